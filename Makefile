@@ -1,0 +1,73 @@
+# Everything runs in .venv, which `make setup` makes; `make PYTHON=python3.12 setup` picks the
+# interpreter that it is made with.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+DEMO = $(BIN)/python examples/word_count.py
+BENCH = $(BIN)/python -m benchmarks
+
+# Stamps: newer than what they depend on means that there is nothing to install.
+INSTALLED := $(VENV)/.installed
+INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALL_LOG := $(VENV)/install.log
+PINNED := pyproject.toml constraints.txt src/jetlet/_version.py
+
+# The constraints are given by environment variables, because pip applies the option -c to what it
+# installs but not to what it builds with. Its chatter goes to a log that is shown if it fails.
+PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
+QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) ## make .venv and install Jetlet in it, once
+
+demo: setup ## run the example
+	@$(DEMO)
+
+test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -q --durations=15 $(PYTEST_ARGS)
+
+lint: setup ## ruff check, ruff format --check, mypy --strict on src
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## let ruff fix and format what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
+	@$(BENCH)
+
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment whose interpreter is gone is made anew.
+ifneq ($(shell test -x $(BIN)/python && echo ok),ok)
+.PHONY: $(VENV)/pyvenv.cfg
+endif
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Jetlet needs Python 3.11 or newer; '$(PYTHON)' is not:" \
+			"try make PYTHON=python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+
+$(INSTALLED): $(PINNED) $(VENV)/pyvenv.cfg
+	@echo "Installing Jetlet and its tools into $(VENV) (a few minutes the first time)"
+	@$(PIP_INSTALL) -e '.[all,dev]' $(QUIETLY)
+	@touch $@
+
+$(INSTALLED_BENCH): $(INSTALLED)
+	@echo "Installing the benchmarks' peers into $(VENV)"
+	@$(PIP_INSTALL) -e '.[all,dev,bench]' $(QUIETLY)
+	@touch $@

@@ -1,0 +1,76 @@
+"""The ``jetlet`` command.
+
+:data:`main` is the group of commands; each is in a module of its own and, with what it needs, is
+imported when it is called, so that ``jetlet --version`` is quick. Exit codes are the same for all:
+
+======  ==========================================================
+0       done
+1       the job failed, or something failed that is not a mistake of the caller
+2       a mistake in the command line, in the file, or in the pipeline; nothing has run
+130     cancelled by Ctrl-C
+141     nobody reads the output any more
+143     cancelled by SIGTERM
+======  ==========================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar
+
+import click
+
+from jetlet._version import __version__
+
+__all__ = ["main"]
+
+
+class _Commands(click.Group):
+    """Finds a command in its module."""
+
+    MODULES: ClassVar[dict[str, tuple[str, str]]] = {
+        "plan": ("jetlet.cli.plan_command", "Show what a pipeline becomes, without running it."),
+        "run": ("jetlet.cli.run_command", "Run a pipeline and watch it."),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self.MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.MODULES:
+            return None
+        command: click.Command = getattr(
+            importlib.import_module(self.MODULES[cmd_name][0]), cmd_name
+        )
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and ".py" in args[0] and args[0] not in self.MODULES:
+            ctx.fail(f"{args[0]!r} is a file: write {ctx.command_path} run {args[0]}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.MODULES.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "--version", prog_name="jetlet")
+def main() -> None:
+    """Run data pipelines written with Jetlet, or look at how they would run.
+
+    A pipeline is named by the Python file that it is in.
+
+    \b
+    Examples:
+      jetlet run word_count.py                 run on Spark, on this machine
+      jetlet run word_count.py --on embedded   run in this process
+      jetlet plan word_count.py                show its steps
+
+    'jetlet run --help' tells more.
+    """  # noqa: D301 - click's mark for text that is not to be wrapped

@@ -1,0 +1,113 @@
+"""``jetlet plan``: what a pipeline becomes, as a tree, in DOT or as a drawing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from jetlet.cli.failures import Refused
+from jetlet.running import ENGINES
+
+FORMATS = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
+"""What the ending of the output file says about its format."""
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:NAME]")
+@click.option("--tree", "format_", flag_value="tree", help="Lines of text; the default.")
+@click.option("--dot", "format_", flag_value="dot", help="The DOT language of Graphviz.")
+@click.option("--svg", "format_", flag_value="svg", help="A drawing.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file; its ending (.svg, .dot) says the format.",
+)
+@click.option(
+    "--on",
+    type=click.Choice(ENGINES),
+    help="As this engine would run it: 'spark' shows its stages.",
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processors per vertex where a stage does not say; by default one per core.",
+)
+@click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
+def plan(
+    target: str,
+    format_: str | None,
+    output: Path | None,
+    on: str | None,
+    parallelism: int | None,
+    traceback: bool,
+) -> None:
+    """Show what a pipeline becomes, without running it.
+
+    FILE is a Python file, or a module that can be imported. NAME is a Pipeline in it, or a function
+    without arguments that returns one; it can be left out where it is clear.
+
+    \b
+    Examples:
+      jetlet plan word_count.py
+      jetlet plan word_count.py -o plan.svg
+      jetlet plan jobs.py:daily --on spark
+      jetlet plan word_count.py --dot | dot -Tpng > plan.png
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if format_ is None:
+        format_ = FORMATS.get(output.suffix if output else "", "tree")
+    if on == "spark" and format_ != "tree":
+        raise Refused(f"the stages of --on spark are shown as text: leave out --{format_}")
+    try:
+        text = _text(target, format_, on, parallelism)
+    except Refused as refusal:
+        if traceback:
+            refusal.show_traceback()
+        raise
+    if output is None:
+        # A terminal that has no arrows gets question marks rather than an error.
+        encoding = sys.stdout.encoding or "utf-8"
+        click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"cannot write {output}: {error.strerror}") from error
+
+
+def _text(target: str, format_: str, on: str | None, parallelism: int | None) -> str:
+    from jetlet.cli.loading import load
+    from jetlet.core.dag import DAG
+    from jetlet.errors import PlanningError
+    from jetlet.execution.service import default_worker_count
+
+    if parallelism is None:
+        parallelism = default_worker_count() if on == "embedded" else os.cpu_count() or 1
+    what = load(target).what
+    try:
+        dag = what if isinstance(what, DAG) else what.plan(default_parallelism=parallelism)
+        dag.validate()
+        if format_ == "dot":
+            return dag.to_dot(parallelism) + "\n"
+        if format_ == "svg":
+            from jetlet.cli.svg import draw
+
+            return draw(dag, parallelism)
+        from jetlet.cli.plan_view import stage_list, tree
+
+        if on != "spark":
+            return tree(dag, parallelism)
+        stages = getattr(importlib.import_module("jetlet.spark"), "stages", None)
+        if stages is None:
+            raise Refused(
+                "this version cannot show the stages of Spark: leave out --on spark to see the "
+                "vertices and edges"
+            )
+        return stage_list(dag, stages(dag), parallelism)
+    except PlanningError as error:
+        raise Refused(str(error)) from error

@@ -1,0 +1,283 @@
+"""``jetlet run``: run a pipeline to its end, and say how it goes and how it went."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jetlet.cli.failures import Refused, describe, format_cause
+from jetlet.cli.loading import Loaded, load
+from jetlet.cli.logs import LEVELS, logs_on_terminal
+from jetlet.cli.progress import (
+    REFRESH_PERIOD,
+    JobView,
+    JobWatch,
+    Progress,
+    is_live,
+    open_progress,
+    seconds,
+)
+from jetlet.cli.signals import Stopped, StopSignals
+from jetlet.errors import JobCancelledError, JobFailedError, PlanningError
+from jetlet.jobs.config import JobConfig
+from jetlet.running import ENGINES, make_engine
+
+if TYPE_CHECKING:
+    from jetlet.jobs.job import Job
+
+BELONGS_TO = {
+    "members": "embedded",
+    "workers": "embedded",
+    "master": "spark",
+    "spark_conf": "spark",
+}
+"""Options that only one of the engines has."""
+PATIENCE = 1.0
+"""Seconds after which a job that is being cancelled gets a word of explanation."""
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:NAME]")
+@click.option(
+    "--on",
+    type=click.Choice(ENGINES),
+    default="spark",
+    show_default=True,
+    help="The engine: Spark, or the one inside this process.",
+)
+@click.option("--members", type=click.IntRange(min=1), metavar="N", help="embedded: processes.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="embedded: cooperative threads per process.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="spark: where it runs, such as local[4] or spark://host:7077; by default this machine.",
+)
+@click.option(
+    "--spark-conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="spark: a setting, such as spark.executor.memory=4g; may be repeated.",
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processors per vertex where a stage does not say.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress; errors only.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    help="Log records to show; by default warnings.",
+)
+@click.option("--traceback", is_flag=True, help="Show whole tracebacks, not only your own code.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    target: str,
+    on: str,
+    parallelism: int | None,
+    quiet: bool,
+    log_level: str | None,
+    traceback: bool,
+    **engine_options: Any,
+) -> None:
+    """Run a pipeline to its end.
+
+    FILE is a Python file, or a module that can be imported. NAME is a Pipeline in it, or a function
+    without arguments that returns one; it can be left out where it is clear. What is under
+    if __name__ == "__main__": in the file does not run.
+
+    Progress and errors are on standard error, the output of sinks.logger() on standard output. The
+    exit code is 0 if the job completed, 1 if it failed, 2 if something is wrong with the command or
+    the pipeline, 130 after Ctrl-C, which cancels the job. A second Ctrl-C ends at once.
+
+    \b
+    Examples:
+      jetlet run word_count.py
+      jetlet run word_count.py --on embedded
+      jetlet run jobs.py:daily --master 'local[4]' --spark-conf spark.driver.memory=4g
+      jetlet run package.jobs:daily --on embedded --quiet > results.txt
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    options = _options(on, engine_options)
+    with StopSignals() as signals:
+        runner = _Runner(signals, quiet=quiet, whole_traceback=traceback)
+        try:
+            loaded = load(target)
+            with logs_on_terminal(log_level):
+                code = runner.run(loaded, on, options, JobConfig(default_parallelism=parallelism))
+        except Stopped:
+            _say("cancelled before it ran")
+            code = signals.exit_code
+        except Refused as refusal:
+            if traceback:
+                refusal.show_traceback()
+            raise
+    ctx.exit(code)
+
+
+def _options(on: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The engine's options, by the names it has for them."""
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or value == ():
+            continue
+        engine = BELONGS_TO[name]
+        flag = f"--{name.replace('_', '-')}"
+        if engine != on:
+            if on == "spark":
+                instead = (
+                    f"write --on embedded {flag} {value}, or --master 'local[{value}]' on Spark"
+                )
+            else:
+                instead = f"leave it out, or leave out --on {on} to run on Spark"
+            raise Refused(f"{flag} is for the {engine} engine, and this is --on {on}: {instead}")
+        if name == "spark_conf":
+            options["config"] = _settings(value)
+        else:
+            options[name] = value
+    return options
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.strip():
+            raise Refused(
+                f"--spark-conf takes KEY=VALUE, such as spark.executor.memory=4g, not {pair!r}"
+            )
+        settings[key.strip()] = value
+    return settings
+
+
+class _Runner:
+    """Runs one job, from making the engine to saying how it ended."""
+
+    def __init__(self, signals: StopSignals, *, quiet: bool, whole_traceback: bool) -> None:
+        self._signals = signals
+        self._quiet = quiet
+        self._whole_traceback = whole_traceback
+
+    def run(self, loaded: Loaded, on: str, options: dict[str, Any], config: JobConfig) -> int:
+        """Run to the end and return the exit code."""
+        try:
+            with self._waiting(on):
+                engine = make_engine(on, **options)
+        except PlanningError as error:
+            raise Refused(str(error)) from error
+        except Exception as error:
+            self._tell(f"cannot start the {on} engine: {describe(error)}", error, loaded)
+            return 1
+        with engine:
+            started = time.monotonic()
+            try:
+                with self._waiting(on):
+                    job: Job = engine.submit(loaded.what, config)
+            except PlanningError as error:
+                raise Refused(str(error)) from error
+            except Exception as error:
+                text = f"{loaded.what.name} did not start: {describe(error)}"
+                self._tell(str(error) if isinstance(error, JobFailedError) else text, error, loaded)
+                return 1
+            self._signals.defer()
+            watch = JobWatch(job, started=started)
+            with open_progress(watch, quiet=self._quiet) as progress:
+                self._wait(job, progress)
+                view = watch.look(final=True)
+                progress.finish(view, _outcome(job))
+            return self._conclude(job, view, loaded)
+
+    def _waiting(self, on: str) -> Any:
+        """Tell that something happens that takes a few seconds, if it does."""
+        if on == "embedded" or self._quiet or not is_live(sys.stderr):
+            return nullcontext()
+        from rich.console import Console
+
+        return Console(file=sys.stderr).status(f"starting {on}")
+
+    def _wait(self, job: Job, progress: Progress) -> None:
+        """Watch the job to its end; cancel it if a signal comes."""
+        cancelled_at: float | None = None
+        has_told = False
+        while not _has_ended(job, REFRESH_PERIOD):
+            if self._signals.signum is not None and cancelled_at is None:
+                cancelled_at = time.monotonic()
+                # Not here: it returns only when the job has ended.
+                threading.Thread(target=job.cancel, name="jetlet-cancel", daemon=True).start()
+            if cancelled_at is None:
+                progress.show(job.status.value)
+                continue
+            progress.show("cancelling")
+            if not has_told and time.monotonic() - cancelled_at > PATIENCE:
+                _say("waiting for calls under way to return; Ctrl-C again ends at once")
+                has_told = True
+
+    def _conclude(self, job: Job, view: JobView, loaded: Loaded) -> int:
+        """Say how the job ended, and return the exit code."""
+        error = job.error
+        elapsed = seconds(view.elapsed)
+        if error is None:
+            if not self._quiet:
+                _say(f"{job.name} completed in {elapsed}: {view.summary()}")
+            return 0
+        if isinstance(error, JobCancelledError):
+            _say(f"{job.name} cancelled after {elapsed}: {view.summary()}")
+            return self._signals.exit_code if self._signals.signum is not None else 1
+        if isinstance(error.__cause__, BrokenPipeError) and _is_unread():
+            # As with head, which has read enough. What is still in the buffer has to go somewhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _say(f"{job.name} ended after {elapsed}: nobody reads its output any more")
+            return 141
+        self._tell(str(error), error, loaded)
+        return 1
+
+    def _tell(self, message: str, error: BaseException, loaded: Loaded) -> None:
+        click.secho(message.splitlines()[0], err=True, fg="red")
+        cause = format_cause(error, loaded.home, whole=self._whole_traceback)
+        if cause:
+            click.echo(cause, err=True, nl=False)
+        if not self._whole_traceback:
+            click.echo("(--traceback shows all of the traceback)", err=True)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _outcome(job: Job) -> str:
+    return "cancelled" if isinstance(job.error, JobCancelledError) else job.status.value
+
+
+def _has_ended(job: Job, timeout: float) -> bool:
+    try:
+        job.join(timeout)
+    except TimeoutError:
+        return job.status.is_final
+    except Exception:
+        return True
+    return True
+
+
+def _is_unread() -> bool:
+    """True if standard output is a pipe that nobody reads from."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (AttributeError, OSError, ValueError):
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,0 +1,1 @@
+"""Sources and sinks, one file per system; users reach them by ``jetlet.sources`` and ``sinks``."""

@@ -1,0 +1,47 @@
+"""Checks of the arguments that connectors share; each message says what to write instead."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+from jetlet.errors import InvalidArgumentError
+
+
+def check_count(what: str, value: Any) -> int | None:
+    """A positive whole number, or ``None``."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidArgumentError(f"{what}={value!r}: write a whole number of at least 1")
+    return value
+
+
+def check_name(what: str, value: Any) -> str | None:
+    """The name of a vertex, or ``None``."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidArgumentError(f"{what}: name={value!r}: write a string that is not empty")
+    return value
+
+
+def check_encoding(what: str, encoding: Any, errors: Any = "strict") -> str:
+    """The normalised name of a text encoding."""
+    try:
+        found = codecs.lookup(encoding)
+        "".encode(encoding)  # refuses codecs that are not of text, such as "hex"
+        codecs.lookup_error(errors)
+    except (LookupError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{what}: encoding={encoding!r}, errors={errors!r}: {error}; write an encoding like "
+            "'utf-8' or 'latin-1', and errors='strict', 'replace' or 'ignore'"
+        ) from None
+    return found.name
+
+
+def check_callable(what: str, function: Any) -> None:
+    if not callable(function):
+        raise InvalidArgumentError(f"{what}={function!r}: write a function")
+
+
+def shortened(item: object, limit: int = 80) -> str:
+    """A ``repr`` that fits into a message."""
+    text = repr(item)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

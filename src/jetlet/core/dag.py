@@ -1,0 +1,197 @@
+"""DAG: vertices and the edges between them, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from jetlet.core.edge import Edge, Routing
+from jetlet.core.processor import Processor
+from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, Vertex
+from jetlet.errors import InvalidDagError
+
+PREPARE_SUFFIX = "-prepare"
+"""Ends the name of the first vertex of a step that takes two."""
+
+
+class DAG:
+    """A graph of vertices. Build it with :meth:`new_vertex` and :meth:`edge`."""
+
+    def __init__(self, name: str = "dag") -> None:
+        self.name = name
+        self._vertices: dict[str, Vertex] = {}
+        self._edges: list[Edge] = []
+
+    def new_vertex(
+        self,
+        name: str,
+        supplier: Callable[[], Processor] | ProcessorSupplier,
+        local_parallelism: int = USE_DEFAULT,
+    ) -> Vertex:
+        """Make a vertex and add it."""
+        return self.vertex(Vertex(name, supplier, local_parallelism))
+
+    def vertex(self, vertex: Vertex) -> Vertex:
+        """Add a vertex; names are unique within a DAG."""
+        if vertex.name in self._vertices:
+            raise InvalidDagError(
+                f"there is already a vertex named {vertex.name!r}; give each its own name"
+            )
+        self._vertices[vertex.name] = vertex
+        return vertex
+
+    def edge(self, edge: Edge) -> DAG:
+        """Add an edge between two vertices of this DAG; returns the DAG, to chain calls."""
+        for vertex in (edge.source, edge.dest):
+            if self._vertices.get(vertex.name) is not vertex:
+                raise InvalidDagError(
+                    f"{edge}: vertex {vertex.name!r} is not in this DAG; "
+                    f"add it first with dag.vertex(...) or dag.new_vertex(...)"
+                )
+        for other in self._edges:
+            if other.source is edge.source and other.source_ordinal == edge.source_ordinal:
+                raise InvalidDagError(
+                    f"vertex {edge.source.name!r} has two outbound edges with ordinal "
+                    f"{edge.source_ordinal}: write from_({edge.source.name}, "
+                    f"{self._free(edge.source, outbound=True)}).to(...)"
+                )
+            if other.dest is edge.dest and other.dest_ordinal == edge.dest_ordinal:
+                raise InvalidDagError(
+                    f"vertex {edge.dest.name!r} has two inbound edges with ordinal "
+                    f"{edge.dest_ordinal}: write .to({edge.dest.name}, "
+                    f"{self._free(edge.dest, outbound=False)})"
+                )
+        self._edges.append(edge)
+        return self
+
+    def _free(self, vertex: Vertex, *, outbound: bool) -> int:
+        """The lowest ordinal that is not in use yet."""
+        edges = self.outbound(vertex) if outbound else self.inbound(vertex)
+        used = {e.source_ordinal if outbound else e.dest_ordinal for e in edges}
+        return next(i for i in range(len(used) + 1) if i not in used)
+
+    @property
+    def vertices(self) -> tuple[Vertex, ...]:
+        """All vertices, in the order they were added."""
+        return tuple(self._vertices.values())
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, in the order they were added."""
+        return tuple(self._edges)
+
+    def __getitem__(self, name: str) -> Vertex:
+        return self._vertices[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vertices
+
+    def __iter__(self) -> Iterator[Vertex]:
+        """Vertices in topological order: each comes after all that feed it."""
+        return iter(self._topological_order())
+
+    def inbound(self, vertex: Vertex) -> list[Edge]:
+        """Inbound edges by ordinal."""
+        return sorted(
+            (e for e in self._edges if e.dest is vertex), key=lambda edge: edge.dest_ordinal
+        )
+
+    def outbound(self, vertex: Vertex) -> list[Edge]:
+        """Outbound edges by ordinal."""
+        return sorted(
+            (e for e in self._edges if e.source is vertex), key=lambda edge: edge.source_ordinal
+        )
+
+    def validate(self) -> None:
+        """Refuse what cannot run: no vertices, gaps in ordinals, a cycle."""
+        if not self._vertices:
+            raise InvalidDagError("the DAG has no vertices")
+        for vertex in self.vertices:
+            self._check_ordinals(vertex, "inbound", [e.dest_ordinal for e in self.inbound(vertex)])
+            self._check_ordinals(
+                vertex, "outbound", [e.source_ordinal for e in self.outbound(vertex)]
+            )
+        self._topological_order()
+
+    @staticmethod
+    def _check_ordinals(vertex: Vertex, direction: str, ordinals: list[int]) -> None:
+        for expected, ordinal in enumerate(ordinals):
+            if ordinal != expected:
+                raise InvalidDagError(
+                    f"the {direction} edges of vertex {vertex.name!r} have ordinals {ordinals}: "
+                    f"{expected} is missing; number them from 0 without a gap"
+                )
+
+    def _topological_order(self) -> list[Vertex]:
+        outbound = defaultdict(list)
+        missing = dict.fromkeys(self._vertices, 0)
+        for edge in self._edges:
+            outbound[edge.source.name].append(edge.dest.name)
+            missing[edge.dest.name] += 1
+        ready = [name for name, count in missing.items() if count == 0]
+        order = []
+        for name in ready:  # grows while it is read
+            order.append(self._vertices[name])
+            for dest in outbound[name]:
+                missing[dest] -= 1
+                if missing[dest] == 0:
+                    ready.append(dest)
+        if len(order) < len(self._vertices):
+            left = {name for name, count in missing.items() if count > 0}
+            raise InvalidDagError(
+                f"the DAG has a cycle: {' -> '.join(_find_cycle(left, outbound))}; "
+                f"data must flow one way"
+            )
+        return order
+
+    def to_dot(self, default_parallelism: int = 1) -> str:
+        """The DAG in the DOT language of Graphviz."""
+        lines = ["digraph DAG {"]
+        lines += [
+            f'    "{_quoted(v.name)}" [localParallelism={v.parallelism(default_parallelism)}];'
+            for v in self.vertices
+        ]
+        clusters = 0
+        for edge in sorted(self._edges, key=self._drawing_order()):
+            arrow = f'"{_quoted(edge.source.name)}" -> "{_quoted(edge.dest.name)}"'
+            size = f"queueSize={edge.queue_capacity}"
+            if edge.source.name == edge.dest.name + PREPARE_SUFFIX:
+                lines.append(f"    subgraph cluster_{clusters} {{")
+                lines.append(f"        {arrow}")
+                lines.append(f'            [label="{edge.label}", {size}];')
+                lines.append("    }")
+                clusters += 1
+            elif edge.label:
+                lines += [f"    {arrow}", f'        [label="{edge.label}", {size}];']
+            else:
+                lines.append(f"    {arrow} [{size}];")
+        lines.append("}")
+        return "\n".join(lines)
+
+    def _drawing_order(self) -> Callable[[Edge], tuple[int, int]]:
+        position = {name: i for i, name in enumerate(self._vertices)}
+        return lambda edge: (position[edge.source.name], edge.source_ordinal)
+
+    def __str__(self) -> str:
+        return self.to_dot()
+
+    def is_local(self) -> bool:
+        """True if no edge leaves its member."""
+        return not any(e.is_distributed or e.routing is Routing.FANOUT for e in self._edges)
+
+
+def _find_cycle(names: set[str], outbound: dict[str, list[str]]) -> list[str]:
+    """Some cycle among ``names``, each of which is on one or behind one."""
+    inbound = {n: [m for m in names if n in outbound[m]] for n in names}
+    path = [min(names)]
+    while True:
+        # Walk against the arrows: every vertex left has a predecessor that is left too.
+        previous = min(inbound[path[-1]])
+        if previous in path:
+            cycle = path[path.index(previous) :]
+            return [previous, *reversed(cycle)]
+        path.append(previous)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

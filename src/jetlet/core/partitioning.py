@@ -1,0 +1,497 @@
+"""Which partition a key belongs to, and who owns that partition.
+
+``stable_hash`` gives a key a number that is equal in every process, after every restart and on
+every host, and equal for keys that are equal (``1``, ``1.0`` and ``True``). ``partition_id`` turns
+it into one of 271 partitions; ``Partitioner`` does so for batches, for the edges of a DAG;
+``owners`` and ``assign`` say which processor, on which member, gets a partition. A key that has no
+such number is refused with `UnstableKeyError`.
+
+The built-in ``hash`` cannot serve: it is salted per process for text and bytes, and it is an
+address for plain objects. It can for numbers, where the language defines it by value for all
+numeric types alike, modulo ``sys.hash_info.modulus``. That is 2**61 - 1 on every 64-bit build,
+whatever the operating system or processor, and 2**31 - 1 on 32-bit builds: the members of a job,
+and whoever restores its snapshots, must all be 64-bit.
+
+Everything else is reduced to bytes or to such a number, then to a CRC-32, which is one fast call
+into C. 32 bits are plenty, because the number only chooses among a few hundred partitions and never
+decides whether two keys are equal. A CRC is linear, so its low bits alone spread regular keys badly
+over some partition counts (``f"{i * 256:06x}"`` over 256); one multiplication cures that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import ipaddress
+import pathlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, Flag
+from fractions import Fraction
+from itertools import chain
+from types import NoneType
+from typing import Any, NoReturn, SupportsInt
+from uuid import UUID
+from zlib import crc32
+
+from jetlet.errors import InvalidArgumentError, UnstableKeyError
+
+__all__ = [
+    "DEFAULT_PARTITION_COUNT",
+    "Partitioner",
+    "assign",
+    "member_owners",
+    "owners",
+    "partition_id",
+    "stable_hash",
+]
+
+#: A prime, so that no regular step in the keys or in the number of members lines up with it; enough
+#: to spread evenly over dozens of processors, few enough to list.
+DEFAULT_PARTITION_COUNT = 271
+
+_Hasher = Callable[[Any], int]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high half depends on every bit of the CRC
+_COMBINE = 0xD6E8FEB86659FD93  # any large odd number: what order a tuple's elements are in matters
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only ever subtracted from a datetime without a zone
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def stable_hash(key: object) -> int:
+    """A number from 0 to 2**32 - 1 that equal keys share in every process and on every host.
+
+    Raises `UnstableKeyError` for a key of a type that has none; ``docs/keys.md`` lists them.
+    """
+    kind = type(key)
+    return (_HASHERS.get(kind) or _hasher_of(kind))(key)
+
+
+def partition_id(key: object, count: int = DEFAULT_PARTITION_COUNT) -> int:
+    """The partition of ``key``, from 0 to ``count`` - 1."""
+    return stable_hash(key) % _at_least_one("count", count)
+
+
+# One function per family of types. Each may give unequal keys the same number, never the reverse.
+
+
+def _hash_number(key: complex | Decimal | Fraction) -> int:
+    return (crc32(hash(key).to_bytes(8, "little", signed=True)) * _GOLDEN & _MASK) >> 32
+
+
+def _hash_float(key: complex) -> int:
+    if key != key:  # noqa: PLR0124 - a NaN, also in a part of a complex number
+        _refuse_nan(type(key))
+    return _hash_number(key)
+
+
+def _hash_decimal(key: Decimal) -> int:
+    if key.is_nan():
+        _refuse_nan(type(key))
+    return _hash_number(key)
+
+
+def _hash_str(key: str) -> int:
+    # surrogatepass: lone surrogates, as in file names that are not UTF-8, are characters too.
+    return (crc32(str.encode(key, "utf-8", "surrogatepass")) * _GOLDEN & _MASK) >> 32
+
+
+def _hash_bytes(key: bytes) -> int:
+    return (crc32(key) * _GOLDEN & _MASK) >> 32
+
+
+def _hash_tuple(key: Iterable[object]) -> int:
+    known = _HASHERS.get
+    number = 1
+    for element in key:
+        kind = type(element)
+        number = (number * _COMBINE + (known(kind) or _hasher_of(kind))(element)) & _MASK
+    return (crc32(number.to_bytes(8, "little")) * _GOLDEN & _MASK) >> 32
+
+
+def _hash_frozenset(key: frozenset[object]) -> int:
+    # A sum, because it does not depend on the order, which differs from process to process.
+    return _hash_number(sum(map(stable_hash, key)))
+
+
+def _hash_datetime(key: datetime) -> int:
+    # As a distance, which cannot overflow near year 1 or 9999. Python's == ignores `fold` between
+    # datetimes of one zone, so the offset is the one of the first fold.
+    if key.fold:
+        key = key.replace(fold=0)
+    since = key.replace(tzinfo=None) - _EPOCH
+    offset = key.utcoffset()
+    return _hash_timedelta(since if offset is None else since - offset)
+
+
+def _hash_time(key: time) -> int:
+    since = timedelta(
+        hours=key.hour, minutes=key.minute, seconds=key.second, microseconds=key.microsecond
+    )
+    offset = key.replace(fold=0).utcoffset()
+    return _hash_timedelta(since if offset is None else since - offset)
+
+
+def _hash_timedelta(key: timedelta) -> int:
+    return _hash_number(key // _MICROSECOND)
+
+
+def _hash_enum(key: Enum) -> int:
+    # Not the module: a class of the driver's __main__ has another module's name in a worker.
+    return _hash_str(f"{type(key).__qualname__}.{key._name_}")
+
+
+def _hash_flag(key: Flag) -> int:
+    # By value: how the name of a combination is put together is the enum module's affair.
+    return _hash_str(f"{type(key).__qualname__}.{int(key._value_)}")
+
+
+def _hash_path(key: pathlib.PurePath) -> int:
+    # Paths of Windows are equal regardless of case; of others too many collide, which does no harm.
+    return _hash_str(str(key).lower())
+
+
+def _hash_integral(key: SupportsInt) -> int:
+    return _hash_number(int(key))
+
+
+def _hash_network(key: ipaddress.IPv4Network | ipaddress.IPv6Network) -> int:
+    return _hash_tuple((int(key.network_address), key.prefixlen))
+
+
+def _hash_numpy(key: Any) -> int:
+    # The scalar's Python value. It agrees with numpy's own hash, which is that of the exact value.
+    return stable_hash(key.item())
+
+
+def _hash_own_key(key: Any) -> int:
+    return stable_hash(key.__jetlet_key__())
+
+
+_FAMILIES: list[tuple[_Hasher, tuple[type, ...]]] = [
+    (_hash_number, (bool, int, Fraction)),
+    (_hash_float, (float, complex)),
+    (_hash_decimal, (Decimal,)),
+    (lambda key: 271_828_182, (NoneType,)),
+    (_hash_str, (str,)),
+    (_hash_bytes, (bytes,)),
+    (_hash_tuple, (tuple,)),
+    (_hash_frozenset, (frozenset,)),
+    (lambda key: _hash_number(key.toordinal()), (date,)),
+    (_hash_datetime, (datetime,)),
+    (_hash_time, (time,)),
+    (_hash_timedelta, (timedelta,)),
+    (_hash_integral, (UUID,)),
+    (_hash_enum, (Enum,)),
+    (_hash_flag, (Flag,)),
+    (_hash_path, (pathlib.PurePath,)),
+    (_hash_integral, (ipaddress.IPv4Address, ipaddress.IPv6Address)),
+    (_hash_integral, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)),
+    (_hash_network, (ipaddress.IPv4Network, ipaddress.IPv6Network)),
+]
+_HASHERS: dict[type, _Hasher] = {kind: hasher for hasher, kinds in _FAMILIES for kind in kinds}
+
+#: Those whose verdict on a type holds for each of its values, because nothing else is inside (a NaN
+#: is equal to nothing, so no memo can take it for another key).
+_LEAF_HASHERS = frozenset(_HASHERS.values()) - {_hash_tuple, _hash_frozenset} | {_hash_numpy}
+_LEAF_TYPES = frozenset(kind for kind, hasher in _HASHERS.items() if hasher in _LEAF_HASHERS)
+
+
+def _find_hasher(kind: type) -> _Hasher:
+    if hasattr(kind, "__jetlet_key__"):
+        if _shares(kind, object, "__eq__") or not callable(kind.__hash__):
+            _refuse(
+                kind,
+                "an object with `__jetlet_key__` that does not compare by value",
+                "it would reach the right processor and still be a group of its own. Define "
+                "`__eq__` and `__hash__` as well, or make it a frozen dataclass",
+            )
+        return _hash_own_key
+    if _is_numpy_scalar(kind):
+        return _hash_numpy
+    base = next((base for base in kind.__mro__ if base in _HASHERS), None)
+    # A subclass that is still equal to what its base is equal to: named tuples, IntEnum, ...
+    if base is not None and _shares(kind, base, "__eq__") and _shares(kind, base, "__hash__"):
+        if base not in (tuple, frozenset) or _shares(kind, base, "__iter__"):
+            return _HASHERS[base]
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_hasher(kind)
+    return _refuse_type(kind, base)
+
+
+#: The hasher for any type, or `UnstableKeyError`. Bounded, so that classes which come and go with
+#: pickled functions are not kept alive for ever.
+_hasher_of: Callable[[type], _Hasher] = functools.lru_cache(maxsize=1024)(_find_hasher)
+
+
+def _shares(kind: type, base: type, method: str) -> bool:
+    return getattr(kind, method) is getattr(base, method)
+
+
+def _is_numpy_scalar(kind: type) -> bool:
+    numpy = sys.modules.get("numpy")  # if it was never imported, no key can be one of its scalars
+    if numpy is None or not issubclass(kind, numpy.generic):
+        return False
+    advice = None
+    if issubclass(kind, (numpy.datetime64, numpy.timedelta64)):
+        unit = f"{kind.__name__}[us]"
+        advice = f"it is equal to others in other units. Write `key.astype('{unit}').item()`"
+    elif issubclass(kind, (numpy.longdouble, numpy.clongdouble)):
+        advice = "its precision differs between hosts. Write `float(key)` or `complex(key)`"
+    elif not issubclass(kind, (numpy.bool_, numpy.number, numpy.str_, numpy.bytes_)):
+        advice = "write `key.item()` instead"
+    if advice is not None:
+        _refuse(kind, f"a numpy.{kind.__name__}", advice)
+    return True
+
+
+def _dataclass_hasher(kind: type) -> _Hasher:
+    params: Any = kind.__dataclass_params__  # type: ignore[attr-defined]
+    if not (params.frozen and params.eq):
+        _refuse(
+            kind,
+            "a dataclass that is not frozen" if params.eq else "a dataclass with eq=False",
+            "declare it with `@dataclass(frozen=True)`",
+        )
+    if not callable(kind.__hash__):  # None, where a subclass has an __eq__ of its own
+        _refuse_own_equality(kind)
+    # The fields of the generated __hash__.
+    names = [f.name for f in dataclasses.fields(kind) if (f.compare if f.hash is None else f.hash)]
+
+    def hash_dataclass(key: object) -> int:
+        values = tuple([getattr(key, name) for name in names])
+        number = _hash_tuple(values)
+        # With a __hash__ of its own the class may call keys equal whose fields are not.
+        if hash(key) != hash(values):
+            _refuse_own_equality(kind)
+        return number
+
+    return hash_dataclass
+
+
+# Refusals. Each says what to write instead.
+
+_INSTEAD: dict[type, str] = {
+    list: "tuple(key)",
+    deque: "tuple(key)",
+    range: "tuple(key)",
+    dict: "tuple(sorted(key.items()))",
+    set: "frozenset(key)",
+    bytearray: "bytes(key)",
+    memoryview: "bytes(key)",
+    type: "key.__qualname__",
+}
+
+
+def _refuse(kind: type, what: str, advice: str) -> NoReturn:
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    raise UnstableKeyError(f"{what} cannot be a key, or a part of one (type {name}): {advice}.")
+
+
+def _refuse_type(kind: type, plain: type | None) -> NoReturn:
+    for base in kind.__mro__:
+        if base in _INSTEAD:
+            _refuse(kind, f"a {base.__name__}", f"write `{_INSTEAD[base]}` instead")
+    if plain is not None:
+        _refuse(
+            kind,
+            f"a subclass of {plain.__name__} with an `__eq__`, `__hash__` or `__iter__` of its own",
+            f"convert it to a plain {plain.__name__}, or let it define `__jetlet_key__(self)`",
+        )
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.ndarray):
+        _refuse(kind, "an array", "write `tuple(key.tolist())` instead")
+    if hasattr(kind, "as_py"):
+        _refuse(kind, "an Arrow value", "write `key.as_py()` instead")
+    if not (_shares(kind, object, "__eq__") and _shares(kind, object, "__hash__")):
+        _refuse_own_equality(kind)
+    _refuse(
+        kind,
+        "an object that is equal only to itself",
+        "its copy in another process would be another key. Return a tuple of its fields instead, "
+        "or make it a frozen dataclass, or define `__eq__`, `__hash__` and `__jetlet_key__`",
+    )
+
+
+def _refuse_nan(kind: type) -> NoReturn:
+    _refuse(
+        kind,
+        "a NaN",
+        "it is not equal to itself, so its items would never meet in one group. Write what they "
+        "shall be grouped under, e.g. `None if math.isnan(x) else x`, or filter them out",
+    )
+
+
+def _refuse_own_equality(kind: type) -> NoReturn:
+    _refuse(
+        kind,
+        "an object with an `__eq__` or `__hash__` of its own",
+        "nobody can tell from outside what it is equal to. Return a tuple of its fields instead, "
+        "or make it a frozen dataclass without these methods, or let it define "
+        "`__jetlet_key__(self)`, which returns such a tuple",
+    )
+
+
+class _Memo(dict[Any, int]):
+    """Partition ids of the keys seen lately; the subscript computes a missing one."""
+
+    __slots__ = ("limit", "partition_count")
+
+    #: Longer text is not kept: a stream of distinct documents must not fill the memory.
+    LONGEST = 256
+
+    def __init__(self, partition_count: int, limit: int) -> None:
+        self.partition_count = partition_count
+        self.limit = limit
+
+    def __missing__(self, key: Any) -> int:
+        kind = type(key)
+        partition = (_HASHERS.get(kind) or _hasher_of(kind))(key) % self.partition_count
+        if (kind is str or kind is bytes) and len(key) > self.LONGEST:
+            return partition
+        if len(self) >= self.limit:
+            # All at once: choosing what to keep would cost every hit more than it saves a miss.
+            self.clear()
+        self[key] = partition
+        return partition
+
+
+class Partitioner:
+    """Partition ids of a batch's items, for one edge.
+
+    ``key_fn`` gives an item's key and is called exactly once per item; None means that the item
+    is its own key. What it raises passes through unchanged; a key without a stable hash raises
+    `UnstableKeyError`. After either, ``failed_index`` is the position of that item in the batch.
+
+    A partitioner belongs to one tasklet: it remembers the ids of up to ``memo_limit`` keys, without
+    a lock. The memo finds a key by ``==``, so keys of types that were never vetted must not reach
+    it: they might be equal to a key that is in it, and be let through. Therefore it serves plain
+    values and tuples of plain values; keys that hold anything else are hashed each time.
+    """
+
+    #: The types that may use the memo: a few dozen are known, enums, named tuples etc. are learnt.
+    MAX_VETTED_TYPES = 256
+
+    __slots__ = ("_leaves", "_memo", "_tuples", "failed_index", "key_fn", "partition_count")
+
+    def __init__(
+        self,
+        key_fn: Callable[[Any], Any] | None,
+        partition_count: int = DEFAULT_PARTITION_COUNT,
+        *,
+        memo_limit: int = 65_536,
+    ) -> None:
+        self.key_fn = key_fn
+        self.partition_count = _at_least_one("partition_count", partition_count)
+        self.failed_index: int | None = None
+        self._memo = _Memo(partition_count, _at_least_one("memo_limit", memo_limit))
+        self._leaves: set[type] = set(_LEAF_TYPES)
+        self._tuples: set[type] = {tuple}
+
+    def partition_ids(self, batch: Sequence[Any]) -> list[int]:
+        """The partition of each item, in the order of the batch."""
+        keys: Sequence[Any] = batch
+        # `extend` keeps what it got before an error, so a list's length is the index of the item
+        # that failed: no loop of our own is needed to know it.
+        if self.key_fn is not None:
+            keys = []
+            try:
+                keys.extend(map(self.key_fn, batch))
+            except BaseException:
+                self.failed_index = len(keys)
+                raise
+        ids: list[int] = []
+        try:
+            if self._may_use_memo(keys):
+                try:
+                    ids.extend(map(self._memo.__getitem__, keys))
+                    return ids
+                except UnstableKeyError:
+                    raise
+                except TypeError:  # a signaling NaN, which not even `hash` takes
+                    ids.clear()
+            self._hash_each(keys, ids)
+            return ids
+        except BaseException:
+            self.failed_index = len(ids)
+            raise
+
+    def route(self, batch: Sequence[Any], owners: Sequence[int], count: int) -> list[list[Any]]:
+        """The items in ``count`` new lists, each item in the one that owns its partition.
+
+        ``owners[p]`` is the list of partition ``p``. Items keep their order.
+        """
+        buckets: list[list[Any]] = [[] for _ in range(count)]
+        appends = [bucket.append for bucket in buckets]
+        ids = self.partition_ids(batch)
+        for item, owner in zip(batch, map(owners.__getitem__, ids), strict=True):
+            appends[owner](item)
+        return buckets
+
+    def check(self, batch: Sequence[Any]) -> None:
+        """Refuse an unstable key, going by the first item: for an edge that has one target only."""
+        if batch:
+            self.partition_ids([batch[0]])
+
+    def _may_use_memo(self, keys: Sequence[Any]) -> bool:
+        leaves = self._leaves
+        if leaves.issuperset(map(type, keys)):
+            return True
+        return self._tuples.issuperset(map(type, keys)) and leaves.issuperset(
+            map(type, chain.from_iterable(keys))
+        )
+
+    def _hash_each(self, keys: Sequence[Any], ids: list[int]) -> None:
+        """Append the keys' ids, then learn which of their types may use the memo from now on."""
+        count = self.partition_count
+        for key in keys:
+            kind = type(key)
+            ids.append((_HASHERS.get(kind) or _hasher_of(kind))(key) % count)
+        kinds = set(map(type, keys))
+        kinds.update(map(type, chain.from_iterable(k for k in keys if type(k) in self._tuples)))
+        for kind in kinds - self._leaves - self._tuples:
+            if len(self._leaves) + len(self._tuples) >= self.MAX_VETTED_TYPES:
+                break
+            hasher = _hasher_of(kind)
+            if hasher in _LEAF_HASHERS:
+                self._leaves.add(kind)
+            elif hasher is _hash_tuple:
+                self._tuples.add(kind)
+
+
+def owners(partition_count: int, parallelism: int) -> list[int]:
+    """The owner of each partition among ``parallelism`` local processors of the only member.
+
+    Processor i owns the partitions i, i + parallelism, i + 2 * parallelism, ...
+    """
+    return [local for _, local in assign(partition_count, 1, parallelism)]
+
+
+def member_owners(partition_count: int, members: int) -> list[int]:
+    """The member that owns each partition."""
+    return [member for member, _ in assign(partition_count, members, 1)]
+
+
+def assign(partition_count: int, members: int, local_parallelism: int) -> list[tuple[int, int]]:
+    """The ``(member, local processor)`` that owns each partition.
+
+    Members take turns, then the local processors of a member take turns over its partitions. (By
+    ``p % local_parallelism`` alone, with two members of two processors each, member 0 would have
+    the even partitions only, and all of them on its processor 0.)
+    """
+    _at_least_one("partition_count", partition_count)
+    _at_least_one("members", members)
+    _at_least_one("local_parallelism", local_parallelism)
+    return [(p % members, p // members % local_parallelism) for p in range(partition_count)]
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InvalidArgumentError(f"{name} must be at least 1, not {value}.")
+    return value

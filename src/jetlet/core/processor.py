@@ -1,0 +1,176 @@
+"""Processor: the code of one vertex, and what it may rely on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import Watermark
+from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
+from jetlet.core.traverser import Traverser
+
+
+def _drop(message: Any) -> None:
+    """Where messages to the submitting process go when nobody listens."""
+
+
+def _receive_nothing(batch: Sequence[Any]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorContext:
+    """What a processor may know of its surroundings."""
+
+    vertex_name: str = "vertex"
+    job_name: str = "job"
+    run_id: str = "run"
+    attempt: str = ""
+    """Sets apart several attempts at the same part of a run, where an engine makes them."""
+    local_index: int = 0
+    """Index among the processors of this vertex on this member."""
+    local_parallelism: int = 1
+    member_index: int = 0
+    member_count: int = 1
+    processing_guarantee: str = "none"
+    partition_count: int = DEFAULT_PARTITION_COUNT
+    clock: Clock = SYSTEM_CLOCK
+    report: Callable[[Any], None] = _drop
+    """Hand a picklable message to the vertex's :class:`~jetlet.core.RunHook` at the end."""
+    send_to_client: Callable[[Sequence[Any]], bool] = _receive_nothing
+    """Send a batch to the submitting process; ``False`` means "not now, try again"."""
+    wake: Callable[[], None] = field(default=lambda: None)
+    """Tell the engine, from any thread, that this processor has something to do."""
+    count: Callable[[str, int], None] = field(default=lambda name, amount: None)
+    """Add to a counter of this processor, shown in the job's metrics."""
+
+    @property
+    def global_index(self) -> int:
+        """Index among the processors of this vertex in the whole job."""
+        return self.member_index * self.local_parallelism + self.local_index
+
+    @property
+    def total_parallelism(self) -> int:
+        """Number of processors of this vertex in the whole job."""
+        return self.local_parallelism * self.member_count
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger that names the job and the vertex."""
+        return logging.getLogger(f"jetlet.job.{self.job_name}.{self.vertex_name}")
+
+
+class Processor:
+    """The logic of a vertex. Subclass it and override the callbacks you need.
+
+    All callbacks of one instance are called by one thread at a time. Those of a cooperative
+    processor must return within about a millisecond and never block; they share a thread with
+    many others. Set ``is_cooperative = False`` and the processor gets a thread of its own; its
+    callbacks should still return within a second or so.
+
+    A callback that returns ``bool`` is called again until it returns ``True``. A callback whose
+    offer to the outbox was refused must return (``False`` where it can) and carry on with the same
+    item at the next call; see :class:`~jetlet.core.Outbox`.
+    """
+
+    is_cooperative: bool = True
+    is_waiting: bool = False
+    """Set it while you leave the inbox untouched because you wait for something outside."""
+
+    outbox: Outbox
+    context: ProcessorContext
+
+    _unsent: Any = None
+
+    # --- Life -------------------------------------------------------------------------------
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        """Called once, off the cooperative threads, before any other callback; may block."""
+        self.outbox = outbox
+        self.context = context
+
+    def close(self) -> None:
+        """Called once at the end, also after a failure, off the cooperative threads; may block."""
+
+    # --- Data -------------------------------------------------------------------------------
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        """Work off the inbox, which holds items of inbound edge ``ordinal`` and is not empty.
+
+        Remove an item only when it has been dealt with; what is left comes back at the next call.
+        """
+        while inbox:
+            if not self.process_item(ordinal, inbox.peek()):
+                return
+            inbox.remove()
+
+    def process_item(self, ordinal: int, item: Any) -> bool:
+        """Work off one item; ``False`` to be called again with the same one."""
+        raise NotImplementedError(f"{type(self).__name__} must override process or process_item")
+
+    def try_process(self) -> bool:
+        """Called before each batch and whenever there is no input; for work that is due."""
+        return True
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        """Event time has advanced; forwards the watermark unless overridden."""
+        return self.outbox.offer(watermark)
+
+    def complete_edge(self, ordinal: int) -> bool:
+        """Inbound edge ``ordinal`` is exhausted."""
+        return True
+
+    def complete(self) -> bool:
+        """All input is exhausted (a source has none): emit what remains, then return ``True``."""
+        return True
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        """Offer the state with ``outbox.offer_to_snapshot``; ``True`` when all of it is offered."""
+        return True
+
+    def snapshot_commit_prepare(self) -> bool:
+        """First phase of a transaction: make it possible to commit, whatever happens next."""
+        return True
+
+    def snapshot_commit_finish(self, success: bool) -> bool:
+        """Second phase: commit if ``success``, roll back otherwise."""
+        return True
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        """Take ``(key, value)`` pairs of the state back."""
+        inbox.clear()
+
+    def finish_snapshot_restore(self) -> bool:
+        """All of the state has been handed back."""
+        return True
+
+    # --- Emitting ---------------------------------------------------------------------------
+
+    def try_emit(self, item: Any, ordinal: Ordinals = None) -> bool:
+        """Offer an item; ``False`` means return and offer it again at the next call."""
+        return self.outbox.offer(item, ordinal)
+
+    def emit_from_traverser(self, traverser: Traverser[Any], ordinal: Ordinals = None) -> bool:
+        """Emit the traverser's items; ``True`` once it has no more.
+
+        After a refusal it returns ``False`` and keeps the refused item; call it again, with the
+        same traverser, and it resumes there.
+        """
+        item = self._unsent
+        if item is None:
+            item = traverser.next()
+        offer = self.outbox.offer
+        while item is not None:
+            if not offer(item, ordinal):
+                self._unsent = item
+                return False
+            item = traverser.next()
+        self._unsent = None
+        return True

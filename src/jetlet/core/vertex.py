@@ -1,0 +1,126 @@
+"""Vertex: a named step of a DAG, with a supplier of its processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.errors import InvalidArgumentError, InvalidDagError
+
+USE_DEFAULT = -1
+"""Local parallelism that the engine chooses."""
+
+
+class ProcessorSupplier:
+    """Makes the processors of one vertex on one member, and owns what they share.
+
+    A plain function of no arguments serves where there is nothing to share. The supplier is pickled
+    to each member; ``init`` and ``close`` run there, once, off the cooperative threads.
+    """
+
+    def prepare(self, total_parallelism: int) -> None:
+        """Called once where the job is submitted, before the supplier is sent to any member."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Called before any processor is made. ``context.local_index`` means nothing here."""
+
+    def get(self) -> Processor:
+        """A new processor."""
+        raise NotImplementedError
+
+    def close(self, error: BaseException | None) -> None:
+        """Called after all processors have been closed, also after a failure."""
+
+
+class _FnSupplier(ProcessorSupplier):
+    def __init__(self, fn: Callable[[], Processor]) -> None:
+        self._fn = fn
+
+    def get(self) -> Processor:
+        return self._fn()
+
+
+class RunHook:
+    """What a vertex does in the submitting process around a run: never pickled, never shared.
+
+    Order: ``begin`` before anything runs; ``receive`` with each batch that a processor sends by
+    ``context.send_to_client``; at the end ``commit`` with all that was reported by
+    ``context.report``, or ``abort``.
+    """
+
+    def begin(self, run_id: str) -> None:
+        """Refuse what cannot work; make ready."""
+
+    def receive(self, batch: Sequence[Any]) -> None:
+        """Take a batch from a processor. One thread at a time."""
+
+    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
+        """All processors of all vertices have completed."""
+
+    def abort(self, run_id: str, error: BaseException) -> None:
+        """The run failed or was cancelled: remove what it left.
+
+        Also called when ``begin`` failed, this hook's or another's; not if this hook's was never
+        called, nor after its ``commit`` has succeeded.
+        """
+
+
+class Vertex:
+    """A named step of the computation.
+
+    ``supplier`` is a function that returns a new :class:`~jetlet.core.Processor`, a ``Processor``
+    subclass, or a :class:`ProcessorSupplier`. ``local_parallelism`` is the number of processors on
+    each member; by default the engine's, at most ``preferred_parallelism``. A vertex with
+    ``is_single`` has one processor in the whole job; feed it with ``all_to_one`` edges.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        supplier: Callable[[], Processor] | ProcessorSupplier,
+        local_parallelism: int = USE_DEFAULT,
+        *,
+        preferred_parallelism: int | None = None,
+        is_single: bool = False,
+        hook: RunHook | None = None,
+    ) -> None:
+        if not name:
+            raise InvalidDagError('a vertex needs a name: Vertex("name", supplier)')
+        if not _makes_processors(supplier):
+            raise InvalidArgumentError(
+                f"vertex {name!r}: the supplier must make a new processor each time it is called; "
+                f"write Vertex({name!r}, lambda: MyProcessor(...)), not {supplier!r}"
+            )
+        if local_parallelism != USE_DEFAULT and local_parallelism < 1:
+            raise InvalidArgumentError(
+                f"vertex {name!r}: local_parallelism must be at least 1, not {local_parallelism}"
+            )
+        self.name = name
+        self.supplier = (
+            supplier if isinstance(supplier, ProcessorSupplier) else _FnSupplier(supplier)
+        )
+        self.local_parallelism = local_parallelism
+        self.preferred_parallelism = preferred_parallelism
+        self.is_single = is_single
+        self.hook = hook
+
+    def parallelism(self, default: int) -> int:
+        """Processors per member, where the engine's default is ``default``."""
+        if self.is_single:
+            return 1
+        if self.local_parallelism != USE_DEFAULT:
+            return self.local_parallelism
+        if self.preferred_parallelism is not None:
+            return max(1, min(self.preferred_parallelism, default))
+        return default
+
+    def __repr__(self) -> str:
+        return f"Vertex({self.name!r})"
+
+
+def _makes_processors(supplier: object) -> bool:
+    # A processor that has __call__ is still one processor, not a maker of them.
+    if isinstance(supplier, Processor):
+        return False
+    return callable(supplier) or isinstance(supplier, ProcessorSupplier)

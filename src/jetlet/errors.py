@@ -1,0 +1,151 @@
+"""Every error that Jetlet raises on purpose.
+
+    JetletError
+    ├── PlanningError                 refused while a pipeline or DAG is built or planned
+    │   ├── InvalidDagError           cycle, gap in ordinals, unknown vertex, duplicate name
+    │   ├── InvalidArgumentError      a parameter that cannot work (also a ValueError)
+    │   ├── MissingSinkError          a stage that nothing consumes
+    │   ├── MissingTimestampsError    a window without timestamps
+    │   ├── UnsupportedFeatureError   the chosen engine cannot do this
+    │   ├── UnpicklableFunctionError  a function that cannot travel to another process
+    │   ├── UnstableKeyError          a key without a hash that is stable across processes
+    │   ├── OrderNotPreservableError  a step that would break preserve_order
+    │   ├── InputNotFoundError        a source that names nothing
+    │   ├── OutputExistsError         a sink that would destroy what is not its own
+    │   └── MissingDependencyError    an optional package (or Java) that is not installed
+    ├── ProcessorContractError        a processor broke the contract of the Core API
+    ├── JobFailedError                a job ended with an error: vertex, item, cause
+    │   └── RestartableError          ... one that a restart may cure (a lost member)
+    ├── JobCancelledError             a job was cancelled while somebody waited for it
+    ├── ItemFailedError               user code failed on an item (wraps the cause on its way)
+    └── BadRecordError                one record that could not be read
+
+A planning error carries the name of what is wrong and says what to write instead.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRecordError",
+    "InputNotFoundError",
+    "InvalidArgumentError",
+    "InvalidDagError",
+    "ItemFailedError",
+    "JetletError",
+    "JobCancelledError",
+    "JobFailedError",
+    "MissingDependencyError",
+    "MissingSinkError",
+    "MissingTimestampsError",
+    "OrderNotPreservableError",
+    "OutputExistsError",
+    "PlanningError",
+    "ProcessorContractError",
+    "RestartableError",
+    "UnpicklableFunctionError",
+    "UnstableKeyError",
+    "UnsupportedFeatureError",
+]
+
+
+class JetletError(Exception):
+    """Base of all errors that Jetlet raises on purpose."""
+
+
+class PlanningError(JetletError):
+    """A mistake that is visible before anything runs."""
+
+
+class InvalidDagError(PlanningError):
+    """The DAG is not a DAG, or its edges do not fit together."""
+
+
+class InvalidArgumentError(PlanningError, ValueError):
+    """A parameter that cannot work."""
+
+
+class MissingSinkError(PlanningError):
+    """A stage whose items nobody consumes."""
+
+
+class MissingTimestampsError(PlanningError):
+    """A stage that needs event time follows one that has none."""
+
+
+class UnsupportedFeatureError(PlanningError):
+    """The chosen engine does not have this feature."""
+
+
+class UnpicklableFunctionError(PlanningError):
+    """A function or object that cannot be sent to another process."""
+
+
+class UnstableKeyError(PlanningError, TypeError):
+    """A key whose type has no hash that is equal in every process."""
+
+
+class OrderNotPreservableError(PlanningError):
+    """A step that would reorder items under ``preserve_order=True``."""
+
+
+class InputNotFoundError(PlanningError, FileNotFoundError):
+    """A source that names nothing."""
+
+
+class OutputExistsError(PlanningError, FileExistsError):
+    """A sink that would destroy something it did not write."""
+
+
+class MissingDependencyError(PlanningError, ImportError):
+    """An optional dependency is not installed; the message says how to get it."""
+
+
+class ProcessorContractError(JetletError):
+    """A processor broke the contract of the Core API."""
+
+
+class JobFailedError(JetletError):
+    """A job ended with an error.
+
+    ``vertex`` names the vertex whose code failed, ``item`` is a shortened ``repr`` of the item at
+    hand (or ``None``), and ``__cause__`` is the error itself.
+    """
+
+    def __init__(self, message: str, *, vertex: str | None = None, item: str | None = None) -> None:
+        super().__init__(message)
+        self.vertex = vertex
+        self.item = item
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_job_failed, (type(self), self.args[0], self.vertex, self.item))
+
+
+class RestartableError(JobFailedError):
+    """A failure that a restart may cure, such as a member that died."""
+
+
+class JobCancelledError(JetletError):
+    """The job was cancelled while somebody waited for its result."""
+
+
+class ItemFailedError(JetletError):
+    """User code failed on an item; ``__cause__`` is the error itself.
+
+    Raised by processors that work on batches, so that the engine can name the item and the step
+    among several fused ones.
+    """
+
+    def __init__(self, item: object, step: str) -> None:
+        super().__init__(f"{step} failed")
+        self.item = item
+        self.step = step
+
+
+class BadRecordError(JetletError):
+    """One record that could not be read."""
+
+
+def _rebuild_job_failed(
+    cls: type[JobFailedError], message: str, vertex: str | None, item: str | None
+) -> JobFailedError:
+    return cls(message, vertex=vertex, item=item)

@@ -1,0 +1,150 @@
+"""InboundEdge: the consuming end of an edge; merges its queues and aligns what is in-band."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from jetlet.core.items import DONE, SnapshotBarrier, SpecialItem, Watermark
+from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.watermark_coalescer import WatermarkCoalescer
+
+_NOTHING: tuple[Any, ...] = ()
+
+
+class InboundEdge:
+    """All queues that lead into one processor over one edge. Used by the consumer's thread.
+
+    ``drain`` takes data from the queues in turn and stops at a special item that concerns the
+    whole edge, so that a special item is always the last in a batch:
+
+    - a watermark, when the minimum over all queues has risen;
+    - a barrier, when it has come from every queue that is still open. Under exactly-once, and for
+      a terminal barrier always, a queue that has delivered its barrier is not drained until the
+      others have caught up;
+    - ``DONE``, when all queues are exhausted.
+    """
+
+    __slots__ = (
+        "_aligned",
+        "_barrier",
+        "_coalescer",
+        "_cursor",
+        "_exactly_once",
+        "_open",
+        "_pending",
+        "is_done",
+        "is_restore",
+        "ordinal",
+        "priority",
+        "queues",
+        "special",
+    )
+
+    def __init__(
+        self,
+        ordinal: int,
+        queues: Sequence[BoundedQueue],
+        *,
+        priority: int = 0,
+        exactly_once: bool = True,
+        is_restore: bool = False,
+    ) -> None:
+        self.ordinal = ordinal
+        self.priority = priority
+        self.queues = tuple(queues)
+        self.is_restore = is_restore
+        self.is_done = False
+        self.special: SpecialItem | None = None
+        """What follows the batch that ``drain`` returned last."""
+        self._open = list(enumerate(queues))
+        self._coalescer = WatermarkCoalescer(range(len(queues)))
+        self._cursor = 0
+        self._exactly_once = exactly_once
+        self._barrier: SnapshotBarrier | None = None
+        self._aligned: set[int] = set()
+        self._pending: deque[SpecialItem] = deque()
+        if not queues:
+            # Nobody feeds it: its only producer lives on another member.
+            self.is_done = True
+            self._pending.append(DONE)
+
+    def drain(self, limit: int) -> Sequence[Any]:
+        """Up to ``limit`` items; sets :attr:`special`."""
+        self.special = None
+        if self._pending:
+            self.special = self._pending.popleft()
+            return _NOTHING
+        first: Sequence[Any] = _NOTHING
+        merged: list[Any] | None = None
+        open_queues = self._open
+        count = len(open_queues)
+        cursor = self._cursor
+        for turn in range(count):
+            index, queue = open_queues[(cursor + turn) % count]
+            if index in self._aligned and self._blocks_aligned():
+                continue
+            while (entry := queue.poll(limit)) is not None:
+                if isinstance(entry, SpecialItem):
+                    if self._observe(index, entry):
+                        self.special = self._pending.popleft()
+                        self._cursor = cursor + turn
+                        return merged or first
+                    if entry is DONE or (index in self._aligned and self._blocks_aligned()):
+                        break
+                    continue
+                if self._coalescer.has_idle_inputs:
+                    self._coalescer.observe_event(index)
+                limit -= len(entry)
+                if merged is not None:
+                    merged += entry
+                elif first:
+                    merged = [*first, *entry]
+                else:
+                    first = entry
+                if limit <= 0:
+                    # The next drain begins with the next queue, so that none is starved.
+                    self._cursor = (cursor + turn + 1) % count
+                    return merged or first
+        return merged or first
+
+    def _blocks_aligned(self) -> bool:
+        return self._exactly_once or (self._barrier is not None and self._barrier.is_terminal)
+
+    def _observe(self, index: int, item: SpecialItem) -> bool:
+        """Take note of a special item from one queue; true if one for the edge came of it."""
+        if isinstance(item, Watermark):
+            self._pending.extend(self._coalescer.observe_watermark(index, item.timestamp))
+        elif isinstance(item, SnapshotBarrier):
+            self._barrier = item
+            self._aligned.add(index)
+            self._check_barrier()
+        else:
+            # Only live queues are waited for: an ended one takes its bit with it.
+            self._open = [pair for pair in self._open if pair[0] != index]
+            self._aligned.discard(index)
+            self._cursor = 0
+            self._pending.extend(self._coalescer.observe_done(index))
+            if not self._open:
+                self.is_done = True
+                self._pending.append(DONE)
+            else:
+                self._check_barrier()
+        return bool(self._pending)
+
+    def _check_barrier(self) -> None:
+        if self._barrier is not None and len(self._aligned) == len(self._open):
+            self._pending.append(self._barrier)
+            self._barrier = None
+            self._aligned.clear()
+
+    @property
+    def size(self) -> int:
+        """Items waiting in the queues; from any thread."""
+        return sum(map(len, self.queues))
+
+    @property
+    def capacity(self) -> int:
+        """Items that the queues can hold."""
+        return sum(queue.capacity for queue in self.queues)

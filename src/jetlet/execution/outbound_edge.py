@@ -1,0 +1,193 @@
+"""OutboundEdge: the producing end of an edge; one class per routing policy.
+
+``put`` takes a batch for good and hands as much of it to the queues as they accept. What is left is
+remembered per queue, so that nothing is routed or sent twice, and ``flush`` goes on with it. The
+caller puts nothing more before ``flush`` has returned ``True``: that is how a full queue
+back-pressures its producer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jetlet.core.items import SpecialItem
+from jetlet.core.partitioning import Partitioner
+from jetlet.errors import ItemFailedError
+
+
+class Target(Protocol):
+    """Where an edge delivers: a queue to a processor of this member, or to a sender."""
+
+    def offer(self, batch: Sequence[Any], start: int = 0) -> int: ...
+
+    def offer_special(self, item: SpecialItem) -> bool: ...
+
+
+class OutboundEdge(ABC):
+    """The output of one processor over one edge. Used by the producer's thread."""
+
+    __slots__ = ("_pending", "emitted", "targets")
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = tuple(targets)
+        self.emitted = 0
+        """User items put so far."""
+        self._pending: list[tuple[int, Any, int]] = []
+        """(target, batch or special item, position in the batch); for each what is still to go."""
+
+    def put(self, batch: Sequence[Any]) -> bool:
+        """Take a batch, not empty; true if all of it went out at once."""
+        self.emitted += len(batch)
+        self._route(batch)
+        return not self._pending
+
+    @abstractmethod
+    def _route(self, batch: Sequence[Any]) -> None:
+        """Send the batch, or parts of it, with :meth:`_send`."""
+
+    def put_special(self, item: SpecialItem) -> bool:
+        """Take a watermark, barrier or the done item, which goes to every target."""
+        for index, target in enumerate(self.targets):
+            if not target.offer_special(item):
+                self._pending.append((index, item, 0))
+        return not self._pending
+
+    def _send(self, index: int, batch: Sequence[Any]) -> None:
+        accepted = self.targets[index].offer(batch)
+        if accepted < len(batch):
+            self._pending.append((index, batch, accepted))
+
+    def flush(self) -> bool:
+        """Go on with what is left; true if nothing is left any more."""
+        if self._pending:
+            before = self._pending
+            self._pending = []
+            for index, load, start in before:
+                self._resume(index, load, start)
+        return not self._pending
+
+    def _resume(self, index: int, load: Any, start: int) -> None:
+        target = self.targets[index]
+        if isinstance(load, SpecialItem):
+            if not target.offer_special(load):
+                self._pending.append((index, load, 0))
+            return
+        position = start + target.offer(load, start)
+        if position < len(load):
+            self._pending.append((index, load, position))
+
+    @property
+    def is_clear(self) -> bool:
+        """True if nothing waits to be flushed."""
+        return not self._pending
+
+    def backlog(self) -> int:
+        """A number that changes when ``flush`` gets anything out."""
+        return sum(1 if isinstance(b, SpecialItem) else len(b) - at for _, b, at in self._pending)
+
+
+class SingleTargetEdge(OutboundEdge):
+    """One consumer gets everything, whatever the policy."""
+
+    __slots__ = ("_partitioner",)
+
+    def __init__(self, target: Target, partitioner: Partitioner | None = None) -> None:
+        super().__init__((target,))
+        # Routing needs no key here, but a key that would be refused elsewhere is refused here too.
+        self._partitioner = partitioner
+
+    def _route(self, batch: Sequence[Any]) -> None:
+        if self._partitioner is not None:
+            try:
+                self._partitioner.check(batch)
+            except Exception as error:
+                raise _key_failed(self._partitioner, batch) from error
+        accepted = self.targets[0].offer(batch)
+        if accepted < len(batch):
+            self._pending.append((0, batch, accepted))
+
+
+class UnicastEdge(OutboundEdge):
+    """Spreads a batch over all consumers; what a full queue refuses goes to the next one."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        super().__init__(targets)
+        self._next = 0
+
+    def _route(self, batch: Sequence[Any]) -> None:
+        size = -(-len(batch) // len(self.targets))
+        for start in range(0, len(batch), size):
+            self._send_anywhere(batch[start : start + size], 0)
+
+    def _send_anywhere(self, batch: Sequence[Any], start: int) -> None:
+        for _ in self.targets:
+            index = self._next
+            self._next = (index + 1) % len(self.targets)
+            start += self.targets[index].offer(batch, start)
+            if start == len(batch):
+                return
+        self._pending.append((self._next, batch, start))
+
+    def _resume(self, index: int, load: Any, start: int) -> None:
+        if isinstance(load, SpecialItem):
+            super()._resume(index, load, start)
+        else:
+            self._send_anywhere(load, start)
+
+
+class PartitionedEdge(OutboundEdge):
+    """Each item goes to the consumer that owns the partition of its key."""
+
+    __slots__ = ("_owners", "_partitioner")
+
+    def __init__(
+        self, targets: Sequence[Target], partitioner: Partitioner, owners: Sequence[int]
+    ) -> None:
+        super().__init__(targets)
+        self._partitioner = partitioner
+        self._owners = owners
+
+    def _route(self, batch: Sequence[Any]) -> None:
+        try:
+            shares = self._partitioner.route(batch, self._owners, len(self.targets))
+        except Exception as error:
+            raise _key_failed(self._partitioner, batch) from error
+        for index, share in enumerate(shares):
+            if share:
+                self._send(index, share)
+
+
+class BroadcastEdge(OutboundEdge):
+    """Every consumer gets every item."""
+
+    __slots__ = ()
+
+    def _route(self, batch: Sequence[Any]) -> None:
+        for index in range(len(self.targets)):
+            self._send(index, batch)
+
+
+def _key_failed(partitioner: Partitioner, batch: Sequence[Any]) -> ItemFailedError:
+    return ItemFailedError(batch[partitioner.failed_index or 0], "partitioning")
+
+
+class FanoutEdge(OutboundEdge):
+    """Any one consumer on this member, and one on each other member, get every item."""
+
+    __slots__ = ("_local", "_next")
+
+    def __init__(self, local: Sequence[Target], remote: Sequence[Target]) -> None:
+        super().__init__((*local, *remote))
+        self._local = len(local)
+        self._next = 0
+
+    def _route(self, batch: Sequence[Any]) -> None:
+        if self._local:
+            self._send(self._next, batch)
+            self._next = (self._next + 1) % self._local
+        for index in range(self._local, len(self.targets)):
+            self._send(index, batch)

@@ -1,0 +1,344 @@
+"""ExecutionPlan: a DAG laid out on one member as processors with queues between them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.core.dag import DAG
+from jetlet.core.edge import Edge, Routing
+from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, Partitioner, assign
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.vertex import Vertex
+from jetlet.errors import JobFailedError, ProcessorContractError
+from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.outbound_edge import (
+    BroadcastEdge,
+    FanoutEdge,
+    OutboundEdge,
+    PartitionedEdge,
+    SingleTargetEdge,
+    UnicastEdge,
+)
+from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
+from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE, SnapshotContext
+from jetlet.execution.tasklet import Tasklet
+
+logger = logging.getLogger("jetlet.execution")
+
+
+class NetworkEdges(Protocol):
+    """Makes the tasklets of distributed edges; edges are known by their number in the DAG."""
+
+    def sender(self, edge: int, member: int, name: str, inbound: InboundEdge) -> Tasklet:
+        """What sends the items of all local producers to a remote member."""
+
+    def receiver(self, edge: int, name: str, outbound: Mapping[int, OutboundEdge]) -> Tasklet:
+        """What takes items from remote members; ``outbound`` has a way in for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The queues of one edge on this member."""
+
+    local: list[dict[int, BoundedQueue]]
+    """By producer, then by consumer."""
+    outgoing: dict[int, list[BoundedQueue]]
+    """By remote member, then by producer."""
+    incoming: dict[int, list[BoundedQueue]]
+    """By remote member, then by consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What the processors of one run share; by default that of a run nobody listens to."""
+
+    job_name: str = "job"
+    run_id: str = "run"
+    attempt: str = ""
+    """Sets apart several attempts at the same part of a run, where an engine makes them."""
+    processing_guarantee: str = NONE
+    clock: Clock = SYSTEM_CLOCK
+    report: Callable[[str, Any], None] = lambda vertex, message: None
+    """Takes (vertex, message) for the vertex's hook in the submitting process."""
+    send_to_client: Callable[[str, Sequence[Any]], bool] = lambda vertex, batch: True
+    """Takes (vertex, batch) for the vertex's hook; ``False`` means "not now"."""
+    closer: Callable[[Callable[[], None], Callable[[], None]], None] = run_at_once
+    crosses_threads: bool = True
+    """False if all tasklets run on one thread, which need not be woken by its own tasklets."""
+    network: NetworkEdges | None = None
+    """What joins distributed edges with other members; needed if there are any."""
+
+
+class ExecutionPlan:
+    """How many processors and queues a DAG becomes on each member. Print it to see them."""
+
+    def __init__(
+        self,
+        dag: DAG,
+        *,
+        default_parallelism: int = 1,
+        member_index: int = 0,
+        member_count: int = 1,
+        partition_count: int = DEFAULT_PARTITION_COUNT,
+    ) -> None:
+        dag.validate()
+        self.dag = dag
+        self.member_index = member_index
+        self.member_count = member_count
+        self.partition_count = partition_count
+        self.parallelism = {v.name: v.parallelism(default_parallelism) for v in dag}
+        if member_index > 0:
+            # A vertex with a single processor in the whole job lives on the first member.
+            self.parallelism |= {v.name: 0 for v in dag if v.is_single}
+        self._default_parallelism = default_parallelism
+        self._initialised: list[Vertex] = []
+
+    def connections(self, edge: Edge) -> list[list[int]]:
+        """For each upstream processor the downstream ones on this member that it has a queue to."""
+        up = self.parallelism[edge.source.name]
+        down = self.parallelism[edge.dest.name]
+        if edge.routing is Routing.ISOLATED:
+            # Covers every pair of sizes: each processor on either side has at least one partner.
+            return [[i for i in range(down) if i % up == p % down] for p in range(up)]
+        return [list(range(down)) for _ in range(up)]
+
+    def __str__(self) -> str:
+        lines = [f"execution plan of {self.dag.name!r} on each of {self.member_count} member(s)"]
+        lines += [f"  vertex {v.name!r}: {self.parallelism[v.name]} processor(s)" for v in self.dag]
+        for vertex in self.dag:
+            for edge in self.dag.outbound(vertex):
+                queues = sum(map(len, self.connections(edge)))
+                priority = f", priority {edge.priority_value}" if edge.priority_value else ""
+                lines.append(
+                    f"  edge {edge.source.name!r} -> {edge.dest.name!r}: "
+                    f"{edge.label or Routing.UNICAST.value}{priority}, "
+                    f"{queues} queue(s) of {edge.queue_capacity}"
+                )
+        return "\n".join(lines)
+
+    def prepare(self) -> None:
+        """Let the suppliers plan their work; once, where the job is submitted."""
+        for vertex in self.dag:
+            vertex.supplier.prepare(self.parallelism[vertex.name] * self.member_count)
+
+    def build(self, run: RunContext) -> list[Tasklet]:
+        """Make the processors, queues and tasklets. Runs the suppliers' ``init``."""
+        wirings = {edge: self._wire(edge) for edge in self.dag.edges}
+        snapshots = SnapshotContext(run.processing_guarantee)
+        by_vertex: dict[str, list[ProcessorTasklet]] = {}
+        for vertex in self.dag:
+            by_vertex[vertex.name] = [
+                ProcessorTasklet(
+                    processor,
+                    self._context(vertex, index, run),
+                    [
+                        self._inbound(edge, wirings[edge], index, run)
+                        for edge in self.dag.inbound(vertex)
+                    ],
+                    [
+                        self._outbound(edge, wirings[edge], index)
+                        for edge in self.dag.outbound(vertex)
+                    ],
+                    snapshot_context=snapshots,
+                    closer=run.closer,
+                )
+                for index, processor in enumerate(self._make_processors(vertex, run))
+            ]
+        tasklets: list[Tasklet] = [t for mine in by_vertex.values() for t in mine]
+        for number, edge in enumerate(self.dag.edges):
+            wiring = wirings[edge]
+            producers, consumers = by_vertex[edge.source.name], by_vertex[edge.dest.name]
+            for producer, row in zip(producers, wiring.local, strict=True):
+                for index, queue in row.items():
+                    _join(queue, producer, consumers[index], run)
+            tasklets += self._network_tasklets(number, edge, wiring, producers, consumers, run)
+        return tasklets
+
+    def _network_tasklets(
+        self,
+        number: int,
+        edge: Edge,
+        wiring: Wiring,
+        producers: Sequence[Tasklet],
+        consumers: Sequence[Tasklet],
+        run: RunContext,
+    ) -> list[Tasklet]:
+        """The sender for each remote member, and the receiver, of a distributed edge."""
+        if not wiring.outgoing and not wiring.incoming:
+            return []
+        assert run.network is not None
+        name = f"{edge.source.name} -> {edge.dest.name}"
+        tasklets: list[Tasklet] = []
+        exactly_once = run.processing_guarantee == EXACTLY_ONCE
+        for member, queues in wiring.outgoing.items():
+            inbound = InboundEdge(0, queues, exactly_once=exactly_once)
+            sender = run.network.sender(number, member, f"{name} to member {member}", inbound)
+            for producer, queue in zip(producers, queues, strict=True):
+                _join(queue, producer, sender, run)
+            tasklets.append(sender)
+        if wiring.incoming:
+            outbound = {
+                member: self._local_routing(edge, queues)
+                for member, queues in wiring.incoming.items()
+            }
+            receiver = run.network.receiver(number, name, outbound)
+            for queues in wiring.incoming.values():
+                for consumer, queue in zip(consumers, queues, strict=True):
+                    _join(queue, receiver, consumer, run)
+            tasklets.append(receiver)
+        return tasklets
+
+    def _make_processors(self, vertex: Vertex, run: RunContext) -> list[Processor]:
+        try:
+            self._initialised.append(vertex)
+            vertex.supplier.init(self._context(vertex, 0, run))
+            processors = [vertex.supplier.get() for _ in range(self.parallelism[vertex.name])]
+            _check_processors(vertex, processors)
+            return processors
+        except Exception as error:
+            raise JobFailedError(
+                f"its supplier failed: {type(error).__name__}: {error}", vertex=vertex.name
+            ) from error
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the suppliers that were initialised, after all processors have been closed.
+
+        All are closed, even if one fails; its failure is raised if there is no other ``error``.
+        """
+        failure: JobFailedError | None = None
+        for vertex in self._initialised:
+            try:
+                vertex.supplier.close(error)
+            except Exception as e:
+                if error is None and failure is None:
+                    failure = JobFailedError(
+                        f"its supplier failed to close: {type(e).__name__}: {e}", vertex=vertex.name
+                    )
+                    failure.__cause__ = e
+                else:
+                    logger.exception("the supplier of vertex %s failed to close", vertex.name)
+        self._initialised.clear()
+        if failure is not None:
+            raise failure
+
+    def _wire(self, edge: Edge) -> Wiring:
+        def queues(count: int) -> list[BoundedQueue]:
+            return [BoundedQueue(edge.queue_capacity) for _ in range(count)]
+
+        local = [
+            {index: BoundedQueue(edge.queue_capacity) for index in row}
+            for row in self.connections(edge)
+        ]
+        if not edge.is_distributed or self.member_count == 1:
+            return Wiring(local, {}, {})
+        producers = self.parallelism[edge.source.name]
+        consumers = self.parallelism[edge.dest.name]
+        others = [m for m in range(self.member_count) if m != self.member_index]
+        outgoing = {m: queues(producers) for m in others if _is_on(edge.dest, m)}
+        incoming = {m: queues(consumers) for m in others if _is_on(edge.source, m)}
+        return Wiring(local, outgoing if producers else {}, incoming if consumers else {})
+
+    def _context(self, vertex: Vertex, index: int, run: RunContext) -> ProcessorContext:
+        return ProcessorContext(
+            vertex_name=vertex.name,
+            job_name=run.job_name,
+            run_id=run.run_id,
+            attempt=run.attempt,
+            local_index=index,
+            local_parallelism=self.parallelism[vertex.name],
+            member_index=self.member_index,
+            member_count=self.member_count,
+            processing_guarantee=run.processing_guarantee,
+            partition_count=self.partition_count,
+            clock=run.clock,
+            report=partial(run.report, vertex.name),
+            send_to_client=partial(run.send_to_client, vertex.name),
+        )
+
+    def _inbound(self, edge: Edge, wiring: Wiring, index: int, run: RunContext) -> InboundEdge:
+        queues = [row[index] for row in wiring.local if index in row]
+        queues += [mine[index] for mine in wiring.incoming.values()]
+        return InboundEdge(
+            edge.dest_ordinal,
+            queues,
+            priority=edge.priority_value,
+            exactly_once=run.processing_guarantee == EXACTLY_ONCE,
+        )
+
+    def _outbound(self, edge: Edge, wiring: Wiring, index: int) -> OutboundEdge:
+        """The routing of one producer, to local consumers and to senders."""
+        local = list(wiring.local[index].values())
+        remote = [queues[index] for queues in wiring.outgoing.values()]
+        if not remote:
+            return self._local_routing(edge, local)
+        targets = [*local, *remote]
+        if edge.routing is Routing.PARTITIONED:
+            partitioner = Partitioner(edge.key_fn, self.partition_count)
+            if len(targets) == 1:
+                return SingleTargetEdge(targets[0], partitioner)
+            positions = {m: len(local) + i for i, m in enumerate(wiring.outgoing)}
+            return PartitionedEdge(
+                targets,
+                partitioner,
+                [
+                    place if member == self.member_index else positions[member]
+                    for member, place in self._assignment(edge)
+                ],
+            )
+        if edge.routing is Routing.BROADCAST:
+            return BroadcastEdge(targets)
+        if edge.routing is Routing.FANOUT:
+            return FanoutEdge(local, remote)
+        return UnicastEdge(targets) if len(targets) > 1 else SingleTargetEdge(targets[0])
+
+    def _local_routing(self, edge: Edge, targets: Sequence[BoundedQueue]) -> OutboundEdge:
+        """The routing among the consumers on this member."""
+        partitioner = None
+        if edge.routing is Routing.PARTITIONED:
+            partitioner = Partitioner(edge.key_fn, self.partition_count)
+        if len(targets) == 1:
+            return SingleTargetEdge(targets[0], partitioner)
+        if partitioner is not None:
+            return PartitionedEdge(
+                targets, partitioner, [place for _, place in self._assignment(edge)]
+            )
+        if edge.routing is Routing.BROADCAST:
+            return BroadcastEdge(targets)
+        return UnicastEdge(targets)
+
+    def _assignment(self, edge: Edge) -> list[tuple[int, int]]:
+        """Member and processor that own each partition of the edge's destination."""
+        if edge.dest.is_single:
+            return [(0, 0)] * self.partition_count
+        parallelism = edge.dest.parallelism(self._default_parallelism)
+        return assign(self.partition_count, self.member_count, parallelism)
+
+
+def _is_on(vertex: Vertex, member: int) -> bool:
+    return member == 0 or not vertex.is_single
+
+
+def _join(queue: BoundedQueue, producer: Tasklet, consumer: Tasklet, run: RunContext) -> None:
+    """Let the two wake each other where they may be on different threads."""
+    if run.crosses_threads or not (producer.is_cooperative and consumer.is_cooperative):
+        queue.consumer = consumer.waker
+        queue.producer = producer.waker
+
+
+def _check_processors(vertex: Vertex, processors: Sequence[object]) -> None:
+    for processor in processors:
+        if not isinstance(processor, Processor):
+            raise ProcessorContractError(
+                f"it returned {processor!r}, which is not a Processor; write "
+                f"Vertex({vertex.name!r}, lambda: MyProcessor(...))"
+            )
+    if len({id(processor) for processor in processors}) < len(processors):
+        raise ProcessorContractError(
+            "it returned one processor several times; return a new one from each call"
+        )

@@ -1,0 +1,473 @@
+"""ProcessorTasklet: drives one processor through its life."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import DONE as DONE_ITEM
+from jetlet.core.items import IDLE, SnapshotBarrier, Watermark
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.errors import ProcessorContractError
+from jetlet.execution import progress
+from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.outbound_edge import OutboundEdge
+from jetlet.execution.outbox import EdgeOutbox, shorten
+from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
+from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
+from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.watermark_coalescer import WatermarkCoalescer
+from jetlet.metrics.tasklet_metrics import TaskletMetrics
+
+logger = logging.getLogger("jetlet.execution")
+
+CALL_TARGET_NS = 1_000_000
+"""A cooperative call should return within 1 ms."""
+SLOW_CALL_NS = 5_000_000
+"""A call over 5 ms is reported."""
+MAX_INBOX = 4096
+"""Items that an inbox holds at the most, however fast the processor is."""
+FIRST_INBOX = 256
+"""Where the adaptive size of the inbox starts."""
+STALLED_CALLS = 1000
+"""So many calls in a row that leave the inbox untouched are reported."""
+
+
+class State(enum.Enum):
+    """Where in its life a processor is; in the order in which the states are passed."""
+
+    PROCESS_WATERMARK = enum.auto()
+    NULLARY_PROCESS = enum.auto()
+    PROCESS_INBOX = enum.auto()
+    COMPLETE_EDGE = enum.auto()
+    COMPLETE = enum.auto()
+    SAVE_SNAPSHOT = enum.auto()
+    SNAPSHOT_COMMIT_PREPARE = enum.auto()
+    EMIT_BARRIER = enum.auto()
+    SNAPSHOT_COMMIT_FINISH_PROCESS = enum.auto()
+    SNAPSHOT_COMMIT_FINISH_COMPLETE = enum.auto()
+    SNAPSHOT_COMMIT_FINISH_FINAL = enum.auto()
+    WAITING_FOR_SNAPSHOT_COMPLETED = enum.auto()
+    EMIT_DONE_ITEM = enum.auto()
+    CLOSE = enum.auto()
+    END = enum.auto()
+
+
+# Looking up a member of an enum costs as much as all the rest of a call that has nothing to do.
+_PROCESS_WATERMARK: Final = State.PROCESS_WATERMARK
+_NULLARY_PROCESS: Final = State.NULLARY_PROCESS
+_PROCESS_INBOX: Final = State.PROCESS_INBOX
+_COMPLETE_EDGE: Final = State.COMPLETE_EDGE
+_COMPLETE: Final = State.COMPLETE
+_END: Final = State.END
+
+
+def run_at_once(action: Callable[[], None], then: Callable[[], None]) -> None:
+    """Run ``action`` here and now, then ``then``: the closer of tasklets that may block."""
+    action()
+    then()
+
+
+class ProcessorTasklet(Tasklet):
+    """Moves batches from the inbound edges through a processor to the outbound edges.
+
+    Each call makes at most one callback that does work, then yields. While the outbox has
+    something left to deliver the processor is not called at all.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        context: ProcessorContext,
+        inbound: Sequence[InboundEdge],
+        outbound: Sequence[OutboundEdge],
+        *,
+        snapshot_context: SnapshotContext | None = None,
+        snapshot_edge: OutboundEdge | None = None,
+        closer: Callable[[Callable[[], None], Callable[[], None]], None] = run_at_once,
+    ) -> None:
+        super().__init__()
+        self.processor = processor
+        self.is_cooperative = processor.is_cooperative
+        self.vertex_name = context.vertex_name
+        self.name = f"{context.vertex_name}#{context.global_index}"
+        self.metrics = TaskletMetrics(
+            context.vertex_name, context.global_index, tuple(inbound), tuple(outbound)
+        )
+        self.outbox = EdgeOutbox(outbound, snapshot_edge)
+        self._context = replace(context, wake=self.waker.wake, count=self.metrics.count)
+        self._inbox = Inbox()
+        self._is_filled = False
+        """True from when the inbox is filled until all of it is dealt with."""
+        self._snapshots = snapshot_context or SnapshotContext()
+        self._closer = closer
+        self._groups = _by_priority(inbound)
+        self._edges: list[InboundEdge] = self._groups.pop(0) if self._groups else []
+        self._edge: InboundEdge | None = None
+        """The edge that the inbox was filled from."""
+        self._edge_ended = False
+        self._is_restoring = any(edge.is_restore for edge in inbound)
+        ordinals = [edge.ordinal for edge in inbound if not edge.is_restore]
+        self._coalescer = WatermarkCoalescer(ordinals)
+        self._open_ordinals = len(ordinals)
+        self._watermarks: deque[Watermark] = deque()
+        self._aligned: set[int] = set()
+        self._barrier: SnapshotBarrier | None = None
+        self._saved_id = self._snapshots.started_id
+        self._finished_id = self._snapshots.finished_id
+        self._has_try_process = type(processor).try_process is not Processor.try_process
+        self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
+        self._batch_size = 0
+        self._stalled = 0
+        self._made_progress = False
+        self._state: State = _PROCESS_WATERMARK if inbound else _COMPLETE
+        self._closing = self._closed = False
+        self._close_error: BaseException | None = None
+
+    @property
+    def state(self) -> State:
+        """Where the processor is in its life."""
+        return self._state
+
+    # --- Tasklet ----------------------------------------------------------------------------
+
+    def init(self) -> None:
+        self._snapshots.register()
+        self.processor.init(self.outbox, self._context)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.processor.close()
+
+    def interrupt(self) -> None:
+        interrupt = getattr(self.processor, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
+
+    def call(self) -> ProgressState:
+        outbox = self.outbox
+        outbox.made_progress = False
+        if outbox.is_blocked and not outbox.flush():
+            self.metrics.blocked_calls += 1
+            return MADE_PROGRESS if outbox.made_progress else NO_PROGRESS
+        outbox.begin_call()
+        self._made_progress = False
+        self._step()
+        if outbox.is_blocked or outbox.has_buffered:
+            outbox.flush()
+        if self._state is _END:
+            if self._close_error is not None:
+                raise self._close_error
+            return progress.DONE
+        return MADE_PROGRESS if self._made_progress or outbox.made_progress else NO_PROGRESS
+
+    def record_call(self, elapsed_ns: int) -> None:
+        metrics = self.metrics
+        metrics.calls += 1
+        metrics.busy_ns += elapsed_ns
+        metrics.histogram[elapsed_ns.bit_length()] += 1
+        metrics.longest_call_ns = max(metrics.longest_call_ns, elapsed_ns)
+        if not self.is_cooperative:
+            return
+        size = self._batch_size
+        if size:
+            if elapsed_ns > CALL_TARGET_NS:
+                # In one step to what would have fitted: a slow function must not need ten calls
+                # of halving, each of them too long, to get there.
+                self._limit = max(1, size * CALL_TARGET_NS // (2 * elapsed_ns))
+            elif elapsed_ns < CALL_TARGET_NS // 3 and size >= self._limit < MAX_INBOX:
+                self._limit = min(self._limit * 2, MAX_INBOX)
+        if elapsed_ns > SLOW_CALL_NS:
+            metrics.slow_calls += 1
+            self._report_slow_call(elapsed_ns)
+
+    def describe_failure(self) -> str | None:
+        if self._state is not _PROCESS_INBOX:
+            return None
+        return next(map(shorten, self._inbox.at_hand()), None)
+
+    # --- The state machine ------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """From the current state, make one callback that does work and move on."""
+        self._batch_size = 0
+        if self._state is _PROCESS_WATERMARK:
+            if self._watermarks:
+                self._process_watermark()
+                return
+            if self._barrier is not None and self._is_aligned():
+                self._state = State.SAVE_SNAPSHOT
+            else:
+                self._state = _NULLARY_PROCESS
+        if self._state is _NULLARY_PROCESS or self._state is _PROCESS_INBOX:
+            if self._finished_id < self._snapshots.finished_id and self._is_between_items():
+                self._state = State.SNAPSHOT_COMMIT_FINISH_PROCESS
+        if self._state is _NULLARY_PROCESS:
+            if self._has_try_process and not self._is_restoring:
+                if not self.processor.try_process():
+                    return
+                self._state = _PROCESS_INBOX
+                if self.outbox.made_progress:
+                    return
+            self._state = _PROCESS_INBOX
+        if self._state is _PROCESS_INBOX:
+            self._process_inbox()
+            return
+        if self._state is _COMPLETE_EDGE:
+            self._complete_edge()
+        elif self._state is _COMPLETE:
+            self._complete()
+        elif self._state is State.SAVE_SNAPSHOT:
+            if self.processor.save_to_snapshot():
+                active = self._snapshots.active
+                is_export = active is not None and active.is_export
+                self._move(State.EMIT_BARRIER if is_export else State.SNAPSHOT_COMMIT_PREPARE)
+        elif self._state is State.SNAPSHOT_COMMIT_PREPARE:
+            if self.processor.snapshot_commit_prepare():
+                self._move(State.EMIT_BARRIER)
+        elif self._state is State.EMIT_BARRIER:
+            self._emit_barrier()
+        elif self._state is State.SNAPSHOT_COMMIT_FINISH_PROCESS:
+            self._finish_commit(_PROCESS_INBOX)
+        elif self._state is State.SNAPSHOT_COMMIT_FINISH_COMPLETE:
+            self._finish_commit(_COMPLETE)
+        elif self._state is State.SNAPSHOT_COMMIT_FINISH_FINAL:
+            self._finish_commit(State.EMIT_DONE_ITEM)
+        elif self._state is State.WAITING_FOR_SNAPSHOT_COMPLETED:
+            if self._finished_id < self._snapshots.finished_id:
+                self._move(State.SNAPSHOT_COMMIT_FINISH_FINAL)
+        elif self._state is State.EMIT_DONE_ITEM:
+            if self.outbox.offer_special(DONE_ITEM):
+                self._move(State.CLOSE)
+        elif self._state is State.CLOSE:
+            self._close()
+
+    def _move(self, state: State) -> None:
+        self._made_progress = True
+        self._state = state
+
+    def _is_between_items(self) -> bool:
+        """True unless a part of the processor's output is still in its hands."""
+        return not self.outbox.has_unfinished_item()
+
+    def _process_watermark(self) -> None:
+        watermark = self._watermarks[0]
+        if watermark is IDLE:
+            if not self.outbox.offer_special(IDLE):
+                return
+        elif self.processor.try_process_watermark(watermark):
+            self.metrics.watermark = watermark.timestamp
+        else:
+            return
+        self._watermarks.popleft()
+        self._move(_PROCESS_WATERMARK)
+
+    def _process_inbox(self) -> None:
+        if not self._is_filled and not self._fill_inbox():
+            self._state = _PROCESS_WATERMARK
+            return
+        inbox = self._inbox
+        edge = self._edge
+        assert edge is not None
+        size = self._batch_size = len(inbox)
+        if size:
+            if edge.is_restore:
+                self.processor.restore_from_snapshot(inbox)
+            else:
+                self.processor.process(edge.ordinal, inbox)
+            left = len(inbox)
+            if left < size:
+                self._made_progress = True
+                self._stalled = 0
+                self.metrics.received += size - left
+                self.metrics.batches += 1
+            elif not (
+                self.outbox.made_progress
+                or self.outbox.has_unfinished_item()
+                or self.processor.is_waiting
+            ):
+                self._count_stall()
+            if left:
+                return
+        self._leave_inbox()
+
+    def _leave_inbox(self) -> None:
+        """The inbox is empty: decide what is next."""
+        self._is_filled = False
+        self._inbox.clear()
+        if self._edge_ended:
+            self._move(_COMPLETE_EDGE)
+        elif self._barrier is not None and self._is_aligned():
+            self._move(State.SAVE_SNAPSHOT)
+        else:
+            self._move(_PROCESS_WATERMARK)
+
+    def _is_aligned(self) -> bool:
+        """True if the barrier has come over every edge that is still open."""
+        return len(self._aligned) == self._open_ordinals > 0
+
+    def _fill_inbox(self) -> bool:
+        """Take a batch from the next edge that has one; true if there is anything to act on."""
+        edges = self._edges
+        for edge in edges:
+            if self._barrier is not None and edge.ordinal in self._aligned and self._aligns():
+                continue
+            batch = edge.drain(self._limit)
+            special = edge.special
+            if not batch and special is None:
+                continue
+            if len(edges) > 1:
+                # The others come first at the next turn.
+                self._edges = [*(e for e in edges if e is not edge), edge]
+            self._edge = edge
+            self._is_filled = True
+            self._inbox.add(batch)
+            if batch and self._coalescer.has_idle_inputs:
+                self._coalescer.observe_event(edge.ordinal)
+            if special is not None:
+                self._observe(edge, special)
+            return True
+        return False
+
+    def _observe(self, edge: InboundEdge, special: Any) -> None:
+        if isinstance(special, Watermark):
+            self._watermarks.extend(
+                self._coalescer.observe_watermark(edge.ordinal, special.timestamp)
+            )
+        elif isinstance(special, SnapshotBarrier):
+            self._barrier = special
+            self._aligned.add(edge.ordinal)
+        else:
+            self._edge_ended = True
+
+    def _aligns(self) -> bool:
+        terminal = self._barrier is not None and self._barrier.is_terminal
+        return terminal or self._snapshots.guarantee == EXACTLY_ONCE
+
+    def _complete_edge(self) -> None:
+        edge = self._edge
+        assert edge is not None
+        if edge.is_restore:
+            if not self.processor.finish_snapshot_restore():
+                return
+            self._is_restoring = any(e.is_restore for e in self._edges if e is not edge)
+        else:
+            if not self.processor.complete_edge(edge.ordinal):
+                return
+            self._open_ordinals -= 1
+            self._aligned.discard(edge.ordinal)
+            self._watermarks.extend(self._coalescer.observe_done(edge.ordinal))
+        self._edge_ended = False
+        self._edges = [e for e in self._edges if e is not edge]
+        if not self._edges and self._groups:
+            self._edges = self._groups.pop(0)
+        # The watermark that the end of the edge released came before any barrier, and goes first.
+        self._move(_PROCESS_WATERMARK if self._edges else _COMPLETE)
+
+    def _complete(self) -> None:
+        snapshots = self._snapshots
+        # A source joins a snapshot between two items, never in the middle of one.
+        if self._is_between_items():
+            if self._finished_id < snapshots.finished_id:
+                self._move(State.SNAPSHOT_COMMIT_FINISH_COMPLETE)
+                self._finish_commit(_COMPLETE)
+                return
+            active = snapshots.active
+            if active is not None and self._saved_id < active.snapshot_id:
+                self._barrier = SnapshotBarrier(active.snapshot_id, active.is_terminal)
+                self._move(State.SAVE_SNAPSHOT)
+                return
+        if self.processor.complete():
+            if not self._is_between_items():
+                raise ProcessorContractError(
+                    "the outbox refused an item and complete() returned True without offering it "
+                    "again; return False whenever offer() does"
+                )
+            pending = self._finished_id < self._saved_id
+            self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED if pending else State.EMIT_DONE_ITEM)
+
+    def _emit_barrier(self) -> None:
+        barrier = self._barrier
+        assert barrier is not None
+        if self.outbox.offer_barrier(barrier):
+            self._saved_id = barrier.snapshot_id
+            self._barrier = None
+            self._aligned.clear()
+            self._snapshots.phase1_done()
+            if barrier.is_terminal:
+                # The job ends with this snapshot: only its outcome is still of interest.
+                self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED)
+            else:
+                self._move(_PROCESS_WATERMARK if self._edges else _COMPLETE)
+
+    def _finish_commit(self, then: State) -> None:
+        snapshots = self._snapshots
+        finished_id = snapshots.finished_id
+        is_export = snapshots.active is not None and snapshots.active.is_export
+        if is_export or self.processor.snapshot_commit_finish(snapshots.was_successful):
+            self._finished_id = finished_id
+            snapshots.phase2_done()
+            self._move(then)
+
+    def _close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._snapshots.unregister(self._saved_id, self._finished_id)
+            closer = self._closer if self.is_cooperative else run_at_once
+            closer(self._close_processor, self._end)
+
+    def _close_processor(self) -> None:
+        try:
+            self.close()
+        except BaseException as error:  # raised by the next call, where it fails the job
+            self._close_error = error
+
+    def _end(self) -> None:
+        self._state = _END
+        self.waker.wake()
+
+    # --- Reports ----------------------------------------------------------------------------
+
+    def _report_slow_call(self, elapsed_ns: int) -> None:
+        if self.metrics.may_report(self._context.clock.monotonic_ns()):
+            logger.warning(
+                "job %s: vertex %s blocked its cooperative worker for %.1f ms (state %s); "
+                "a call should return within 1 ms: set is_cooperative = False if it must block",
+                self._context.job_name,
+                self.name,
+                elapsed_ns / 1e6,
+                self._state.name,
+            )
+
+    def _count_stall(self) -> None:
+        self._stalled += 1
+        self.metrics.stalled_calls += 1
+        if self._stalled % STALLED_CALLS == 0 and self.metrics.may_report(
+            self._context.clock.monotonic_ns()
+        ):
+            logger.warning(
+                "job %s: vertex %s returned from process() %d times without taking an item from "
+                "its inbox or emitting one; it is stuck at %s",
+                self._context.job_name,
+                self.name,
+                self._stalled,
+                shorten(self._inbox.peek()),
+            )
+
+
+def _by_priority(edges: Sequence[InboundEdge]) -> list[list[InboundEdge]]:
+    """Groups of edges in the order in which they are drained to the end."""
+    ordered = sorted(edges, key=_priority)
+    return [list(group) for _, group in groupby(ordered, key=_priority)]
+
+
+def _priority(edge: InboundEdge) -> tuple[bool, int]:
+    # Restoring the state precedes everything.
+    return (not edge.is_restore, edge.priority)

@@ -1,0 +1,112 @@
+"""BoundedQueue: the only thing that connects two tasklets, and the only back-pressure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from jetlet.core.items import SpecialItem
+from jetlet.execution.tasklet import Waker
+
+
+class BoundedQueue:
+    """A queue from one producer to one consumer that carries batches and counts items.
+
+    Producer and consumer may be on different threads; each of the two counters has one writer, and
+    ``deque`` does the rest, so there is no lock. The bound holds for items, however they are
+    batched. When a batch does not fit, as much as fits is taken; but not less than a quarter of
+    the capacity, so that a nearly full queue does not grind batches into crumbs.
+    """
+
+    __slots__ = (
+        "_added",
+        "_entries",
+        "_head",
+        "_pos",
+        "_quantum",
+        "_removed",
+        "capacity",
+        "consumer",
+        "producer",
+    )
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.consumer: Waker | None = None
+        """Woken when something is offered; set where the consumer may be asleep by then."""
+        self.producer: Waker | None = None
+        """Woken when room is made."""
+        self._entries: deque[Any] = deque()
+        self._quantum = max(1, capacity // 4)
+        self._added = 0
+        self._removed = 0
+        self._head: Sequence[Any] | None = None
+        self._pos = 0
+
+    def __len__(self) -> int:
+        # The counters are read apart: an item taken in between must not show as a negative size.
+        return max(0, self._added - self._removed)
+
+    def offer(self, batch: Sequence[Any], start: int = 0) -> int:
+        """Take items from ``start`` on; return how many were taken. Producer only."""
+        room = self.capacity - self._added + self._removed
+        left = len(batch) - start
+        if left <= room:
+            self._entries.append(batch[start:] if start else batch)
+        else:
+            if room < self._quantum:
+                return 0
+            left = room
+            self._entries.append(batch[start : start + room])
+        self._added += left
+        if self.consumer is not None:
+            self.consumer.wake()
+        return left
+
+    def offer_special(self, item: SpecialItem) -> bool:
+        """Take a special item, which counts as one. Producer only."""
+        if self._added - self._removed >= self.capacity:
+            return False
+        self._entries.append(item)
+        self._added += 1
+        if self.consumer is not None:
+            self.consumer.wake()
+        return True
+
+    def poll(self, limit: int) -> Any:
+        """A batch of at most ``limit`` items, a special item, or ``None``. Consumer only."""
+        head = self._head
+        if head is None:
+            if not self._entries:
+                return None
+            head = self._entries.popleft()
+            if isinstance(head, SpecialItem):
+                self._removed += 1
+            elif len(head) <= limit:
+                self._removed += len(head)
+            else:
+                self._head = head
+                self._pos = 0
+                return self._slice(head, limit)
+            if self.producer is not None:
+                self.producer.wake()
+            return head
+        return self._slice(head, limit)
+
+    def _slice(self, head: Sequence[Any], limit: int) -> Sequence[Any]:
+        start = self._pos
+        end = start + limit
+        part = head[start:end]
+        if end >= len(head):
+            self._head = None
+        else:
+            self._pos = end
+        self._removed += len(part)
+        if self.producer is not None:
+            self.producer.wake()
+        return part
+
+    def is_empty(self) -> bool:
+        """True if ``poll`` would return ``None``. Consumer only."""
+        return self._head is None and not self._entries

@@ -1,0 +1,105 @@
+"""SnapshotContext: what the tasklets of one member share while snapshots are taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NONE = "none"
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+GUARANTEES = (NONE, AT_LEAST_ONCE, EXACTLY_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSnapshot:
+    """A snapshot that sources have to join."""
+
+    snapshot_id: int
+    is_terminal: bool = False
+    is_export: bool = False
+    """Only the state is wanted: nothing is prepared or committed."""
+
+
+class SnapshotContext:
+    """The coordinator writes it, tasklets read it in their turns. Safe from any thread.
+
+    Phase one: ``begin`` announces a snapshot; each tasklet saves its state, sends the barrier on
+    and reports by :meth:`phase1_done`. Phase two: ``finish`` announces the outcome; each tasklet
+    commits or rolls back and reports by :meth:`phase2_done`.
+    """
+
+    def __init__(self, guarantee: str = NONE, restored_id: int = -1) -> None:
+        self.guarantee = guarantee
+        self.active: ActiveSnapshot | None = None
+        self.started_id = restored_id
+        """Id of the newest snapshot that was begun."""
+        self.finished_id = restored_id
+        """Id of the newest snapshot whose outcome is known."""
+        self.was_successful = True
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._live = 0
+        self._on_phase_done: Callable[[], None] = _ignore
+
+    def register(self) -> None:
+        """A tasklet takes part."""
+        with self._lock:
+            self._live += 1
+
+    def unregister(self, saved_id: int, finished_id: int) -> None:
+        """A tasklet has ended; snapshots do not wait for it any more.
+
+        It says which snapshot it saved last and which outcome it heard of last, so that the phase
+        under way, if it counts on this tasklet, is not left waiting.
+        """
+        with self._lock:
+            self._live -= 1
+            if self.finished_id < self.started_id:
+                is_awaited = saved_id < self.started_id
+            else:
+                is_awaited = finished_id < self.finished_id
+        if is_awaited:
+            self._count_down()
+
+    def begin(self, snapshot: ActiveSnapshot, on_done: Callable[[], None]) -> None:
+        """Start phase one; ``on_done`` is called when every live tasklet has saved."""
+        with self._lock:
+            self._waiting = self._live
+            self._on_phase_done = on_done
+            self.active = snapshot
+            self.started_id = snapshot.snapshot_id
+            nobody = self._waiting == 0
+        if nobody:
+            on_done()
+
+    def finish(self, snapshot_id: int, *, success: bool, on_done: Callable[[], None]) -> None:
+        """Start phase two; ``on_done`` is called when every live tasklet has committed."""
+        with self._lock:
+            self._waiting = self._live
+            self._on_phase_done = on_done
+            self.was_successful = success
+            self.finished_id = snapshot_id
+            nobody = self._waiting == 0
+        if nobody:
+            on_done()
+
+    def phase1_done(self) -> None:
+        """A tasklet has saved its state and sent the barrier on."""
+        self._count_down()
+
+    def phase2_done(self) -> None:
+        """A tasklet has committed, or rolled back."""
+        self._count_down()
+
+    def _count_down(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            done = self._waiting == 0
+        if done:
+            self._on_phase_done()
+
+
+def _ignore() -> None:
+    pass

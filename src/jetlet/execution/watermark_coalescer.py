@@ -1,0 +1,77 @@
+"""WatermarkCoalescer: one watermark out of those of several inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
+from jetlet.errors import ProcessorContractError
+
+
+class WatermarkCoalescer:
+    """The minimum over the inputs that are neither idle nor done.
+
+    When all inputs are idle the highest watermark seen on any of them is emitted, and then the
+    idle message: no input will hold up the others, and what they announced is announced. The
+    methods return what to emit now, in order, which is nothing, one item or two.
+    """
+
+    __slots__ = ("_active", "_idle", "_is_idle", "_last", "_top", "_watermarks")
+
+    def __init__(self, inputs: Iterable[int]) -> None:
+        self._watermarks: dict[int, int] = dict.fromkeys(inputs, MIN_TIMESTAMP)
+        self._active = set(self._watermarks)
+        self._idle: set[int] = set()
+        self._last = MIN_TIMESTAMP
+        self._top = MIN_TIMESTAMP
+        self._is_idle = False
+
+    @property
+    def has_idle_inputs(self) -> bool:
+        """True if :meth:`observe_event` has to be called at all."""
+        return bool(self._idle)
+
+    def observe_event(self, index: int) -> None:
+        """Data came from the input: it is not idle any more, and its watermark counts again."""
+        if index in self._idle:
+            self._idle.discard(index)
+            self._active.add(index)
+            self._is_idle = False
+
+    def observe_watermark(self, index: int, timestamp: int) -> tuple[Watermark, ...]:
+        """A watermark, or the idle message, came from the input."""
+        if timestamp == IDLE.timestamp:
+            return self._observe_idle(index)
+        if timestamp <= self._watermarks[index]:
+            raise ProcessorContractError(
+                f"watermarks must increase, but {timestamp} follows {self._watermarks[index]}"
+            )
+        self.observe_event(index)
+        self._watermarks[index] = timestamp
+        self._top = max(self._top, timestamp)
+        return self._advance()
+
+    def _observe_idle(self, index: int) -> tuple[Watermark, ...]:
+        self._active.discard(index)
+        self._idle.add(index)
+        return self._advance()
+
+    def observe_done(self, index: int) -> tuple[Watermark, ...]:
+        """The input has ended; others need not wait for it."""
+        self._active.discard(index)
+        self._idle.discard(index)
+        del self._watermarks[index]
+        return self._advance() if self._watermarks else ()
+
+    def _advance(self) -> tuple[Watermark, ...]:
+        if self._active:
+            lowest = min(self._watermarks[i] for i in self._active)
+        elif self._is_idle:
+            return ()
+        else:
+            lowest = self._top
+            self._is_idle = True
+        if lowest > self._last:
+            self._last = lowest
+            return (Watermark(lowest), IDLE) if self._is_idle else (Watermark(lowest),)
+        return (IDLE,) if self._is_idle else ()

@@ -1,0 +1,1 @@
+"""Jobs and the engine that runs them in this process."""

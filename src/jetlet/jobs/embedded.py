@@ -1,0 +1,230 @@
+"""EmbeddedEngine: runs jobs inside this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.core.dag import DAG
+from jetlet.errors import (
+    InvalidArgumentError,
+    JetletError,
+    PlanningError,
+    UnsupportedFeatureError,
+)
+from jetlet.execution.plan import ExecutionPlan, RunContext
+from jetlet.execution.service import Execution, ExecutionService
+from jetlet.execution.snapshot_context import NONE
+from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.worker import EngineThread
+from jetlet.jobs.config import JobConfig
+from jetlet.jobs.distributed import MembersRunner
+from jetlet.jobs.failure import outcome
+from jetlet.jobs.job import Job, JobRunner, Run
+from jetlet.jobs.launcher import ProcessLauncher
+from jetlet.metrics.job_metrics import JobMetrics
+
+
+class Plannable(Protocol):
+    """What can be turned into a DAG: a pipeline."""
+
+    def plan(self, *, default_parallelism: int) -> DAG: ...
+
+
+class EmbeddedEngine:
+    """Runs pipelines and DAGs on cooperative threads of this process, without a JVM.
+
+    With ``members=N`` a job runs in N processes that it starts and ends: that is how it uses more
+    than one core where Python's threads cannot.
+
+    Jobs submitted to one engine share its workers. Use it in a ``with`` block: leaving it cancels
+    what still runs and ends every thread.
+    """
+
+    def __init__(
+        self, members: int = 1, *, workers: int | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        if members < 1:
+            raise InvalidArgumentError(f"members must be at least 1, not {members}")
+        self._members = members
+        self._workers = workers
+        self._clock = clock
+        self._service = ExecutionService(workers, clock=clock)
+        self._jobs: set[Job] = set()
+        self._ending: list[EngineThread] = []
+        """Threads of jobs that have ended, which may need another moment."""
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def default_parallelism(self) -> int:
+        """Processors per vertex where neither the stage nor the job's configuration says."""
+        return len(self._service.workers)
+
+    def submit(self, what: DAG | Plannable, config: JobConfig | None = None) -> Job:
+        """Start a job and return at once. Mistakes are raised here, before anything runs."""
+        config = config or JobConfig()
+        self._check_open()
+        if config.processing_guarantee != NONE:
+            raise UnsupportedFeatureError(
+                f"processing_guarantee={config.processing_guarantee!r} needs snapshots, which the "
+                f"embedded engine does not have yet: write processing_guarantee='none'"
+            )
+        parallelism = config.default_parallelism or self.default_parallelism
+        dag = _plan(what, parallelism)
+        plan = ExecutionPlan(
+            dag, default_parallelism=parallelism, member_count=self._members
+        )
+        plan.prepare()
+        runner: JobRunner
+        if self._members == 1:
+            runner = _EmbeddedRunner(self._service, plan, self._clock)
+        else:
+            runner = MembersRunner(
+                dag,
+                self._members,
+                ProcessLauncher,
+                default_parallelism=parallelism,
+                workers=self._workers,
+            )
+        job = Job(dag, config, runner, self._forget, self._service)
+        with self._lock:
+            self._check_open()
+            self._jobs.add(job)
+        try:
+            job.start()
+        except BaseException:
+            self._forget(job)
+            raise
+        return job
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PlanningError("the engine is closed; make a new EmbeddedEngine()")
+
+    def _forget(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.discard(job)
+            self._ending = [thread for thread in self._ending if thread.is_alive()]
+            self._ending.append(job._thread)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Jobs that have not ended."""
+        with self._lock:
+            return list(self._jobs)
+
+    def close(self) -> None:
+        """Cancel the jobs that still run and end all threads; idempotent.
+
+        Not for processors and hooks: the engine would wait for the thread that closes it.
+        """
+        if EngineThread.serves(self._service):
+            raise JetletError("an engine cannot be closed by its own jobs; cancel the job instead")
+        with self._lock:
+            self._is_closed = True
+            jobs = list(self._jobs)
+        for job in jobs:
+            job._runner.cancel()
+        for job in jobs:
+            job.cancel()
+        with self._lock:
+            ending = list(self._ending)
+        for thread in ending:
+            if thread.is_alive():
+                thread.join()
+        self._service.shut_down()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _EmbeddedRunner:
+    """Runs one job on the service."""
+
+    def __init__(self, service: ExecutionService, plan: ExecutionPlan, clock: Clock) -> None:
+        self._service = service
+        self._plan = plan
+        self._clock = clock
+        self._execution: Execution | None = None
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self, run: Run, on_running: Callable[[], None]) -> None:
+        def make_tasklets() -> Sequence[Tasklet]:
+            return self._plan.build(
+                RunContext(
+                    job_name=run.job_name,
+                    run_id=run.id,
+                    processing_guarantee=run.config.processing_guarantee,
+                    clock=self._clock,
+                    report=run.report,
+                    send_to_client=run.send_to_client,
+                    closer=execution.closer,
+                    crosses_threads=len(self._service.workers) > 1,
+                )
+            )
+
+        execution = self._service.execution(run.job_name, make_tasklets)
+        with self._lock:
+            self._execution = execution
+            cancelled = self._cancelled
+        if cancelled:
+            execution.cancel()
+        execution.run(on_running)
+        error = outcome(execution, run.job_name)
+        try:
+            self._plan.close(error)
+        except BaseException as e:
+            execution.fail(None, e)
+            error = outcome(execution, run.job_name)
+        if error is not None:
+            raise error
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            execution = self._execution
+        if execution is not None:
+            execution.cancel()
+
+    def metrics(self) -> JobMetrics:
+        execution = self._execution
+        tasklets: Sequence[Any] = execution.tasklets if execution else ()
+        return JobMetrics(
+            ((t.metrics.vertex, t.metrics.snapshot()) for t in tasklets), self._workers()
+        )
+
+    def _workers(self) -> list[dict[str, Any]]:
+        elapsed = max(1, self._clock.monotonic_ns() - self._service.started_ns)
+        return [
+            {
+                "name": worker.name,
+                "idle_share": worker.idle_strategy.idle_ns / elapsed,
+                "tasklets": len(worker.trackers),
+                "steals_to": worker.steals_to,
+                "steals_from": worker.steals_from,
+            }
+            for worker in self._service.workers
+        ]
+
+
+def _plan(what: object, parallelism: int) -> DAG:
+    if isinstance(what, DAG):
+        return what
+    plan = getattr(what, "plan", None)
+    if plan is None:
+        raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
+    dag: DAG = plan(default_parallelism=parallelism)
+    return dag

@@ -1,0 +1,42 @@
+"""The error that a job ends with, made of what its execution knows."""
+
+from __future__ import annotations
+
+from jetlet.errors import ItemFailedError, JobCancelledError, JobFailedError
+from jetlet.execution.outbox import shorten
+from jetlet.execution.service import Execution
+
+
+def outcome(execution: Execution, job_name: str) -> JobFailedError | JobCancelledError | None:
+    """The error that a finished execution ends its job with, if any; its cause is chained."""
+    if execution.was_cancelled:
+        return JobCancelledError(f"job {job_name!r} was cancelled")
+    failure = execution.failure
+    if failure is None:
+        return None
+    tasklet = execution.failed_tasklet
+    vertex = tasklet.vertex_name if tasklet else None
+    item, step = execution.failed_item, None
+    cause = cause_of(failure)
+    kind, text = JobFailedError, f"{type(cause).__name__}: {cause}"
+    if isinstance(failure, ItemFailedError):
+        item, step = shorten(failure.item), failure.step
+    elif isinstance(failure, JobFailedError):
+        # Whoever raised it knows better what failed, and perhaps that a restart may cure it.
+        vertex, item = failure.vertex or vertex, failure.item or item
+        kind, text = type(failure), str(failure)
+    where = f" in vertex {vertex!r}" if vertex else ""
+    if step and step != vertex:
+        where += f" (stage {step!r})"
+    if item is not None:
+        where += f" on item {item}"
+    error = kind(f"job {job_name!r} failed{where}: {text}", vertex=vertex, item=item)
+    error.__cause__ = cause
+    return error
+
+
+def cause_of(failure: BaseException) -> BaseException:
+    """The error itself, without the wrapper that says where it happened."""
+    if isinstance(failure, (ItemFailedError, JobFailedError)) and failure.__cause__ is not None:
+        return failure.__cause__
+    return failure

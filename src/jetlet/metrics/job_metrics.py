@@ -1,0 +1,105 @@
+"""JobMetrics: what ``job.metrics()`` returns, the same on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_SUMMED = (
+    "received",
+    "emitted",
+    "batches",
+    "queue_size",
+    "queue_capacity",
+    "calls",
+    "blocked_calls",
+    "stalled_calls",
+    "slow_calls",
+    "busy_ns",
+)
+
+
+@dataclass(frozen=True)
+class VertexMetrics:
+    """Totals over the processors of a vertex; ``processors`` has the values of each."""
+
+    name: str
+    received: int = 0
+    emitted: int = 0
+    batches: int = 0
+    queue_size: int = 0
+    queue_capacity: int = 0
+    calls: int = 0
+    blocked_calls: int = 0
+    stalled_calls: int = 0
+    slow_calls: int = 0
+    busy_ns: int = 0
+    longest_call_ns: int = 0
+    watermark: int | None = None
+    """The lowest among the processors."""
+    call_histogram: Mapping[int, int] = field(default_factory=dict)
+    """Calls by duration: ``{upper bound in ns: count}``."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What the processors count themselves, such as skipped records."""
+    processors: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def merge(cls, name: str, processors: Iterable[Mapping[str, Any]]) -> VertexMetrics:
+        """Sum up the values of the processors."""
+        rows = tuple(processors)
+        counters: dict[str, int] = {}
+        histogram: dict[int, int] = {}
+        for row in rows:
+            for key, value in row["counters"].items():
+                counters[key] = counters.get(key, 0) + value
+            for bound, count in row["call_histogram"].items():
+                histogram[bound] = histogram.get(bound, 0) + count
+        watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
+        return cls(
+            name,
+            longest_call_ns=max((row["longest_call_ns"] for row in rows), default=0),
+            watermark=min(watermarks, default=None),
+            call_histogram=dict(sorted(histogram.items())),
+            counters=counters,
+            processors=rows,
+            **{key: sum(row[key] for row in rows) for key in _SUMMED},
+        )
+
+
+class JobMetrics(Mapping[str, VertexMetrics]):
+    """Metrics by vertex name, at one moment."""
+
+    def __init__(
+        self,
+        rows: Iterable[tuple[str, Mapping[str, Any]]],
+        workers: Iterable[Mapping[str, Any]] = (),
+        edges: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        by_vertex: dict[str, list[Mapping[str, Any]]] = {}
+        for vertex, row in rows:
+            by_vertex.setdefault(vertex, []).append(row)
+        self._vertices = {
+            name: VertexMetrics.merge(name, group) for name, group in by_vertex.items()
+        }
+        self.edges = tuple(edges)
+        """Per end of a network edge: items, bytes, packets, window, blocked calls."""
+        self.workers = tuple(workers)
+        """Per worker: its name, share of time asleep, tasklets, tasklets taken and given away."""
+
+    def __getitem__(self, vertex: str) -> VertexMetrics:
+        return self._vertices[vertex]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vertices)
+
+    def __len__(self) -> int:
+        return len(self._vertices)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{v.name}: received {v.received:,}, emitted {v.emitted:,}, "
+            f"queued {v.queue_size:,} of {v.queue_capacity:,}"
+            for v in self._vertices.values()
+        ]
+        return "\n".join(lines)

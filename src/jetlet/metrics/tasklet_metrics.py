@@ -1,0 +1,107 @@
+"""TaskletMetrics: counters of one processor, cheap enough to be always on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+REPORT_INTERVAL_NS = 5_000_000_000
+"""The same complaint about one processor is logged at most this often."""
+
+
+class InboundGauge(Protocol):
+    """An inbound edge, as far as it can be measured."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+
+class OutboundGauge(Protocol):
+    """An outbound edge, as far as it can be measured."""
+
+    emitted: int
+
+
+class TaskletMetrics:
+    """Written by the thread that runs the tasklet, without locks, read from any.
+
+    ``histogram[n]`` counts the calls that took from 2**(n-1) up to 2**n nanoseconds.
+    """
+
+    __slots__ = (
+        "_inbound",
+        "_outbound",
+        "_reported_at",
+        "batches",
+        "blocked_calls",
+        "busy_ns",
+        "calls",
+        "counters",
+        "histogram",
+        "longest_call_ns",
+        "processor",
+        "received",
+        "slow_calls",
+        "stalled_calls",
+        "vertex",
+        "watermark",
+    )
+
+    def __init__(
+        self,
+        vertex: str,
+        processor: int,
+        inbound: Sequence[InboundGauge] = (),
+        outbound: Sequence[OutboundGauge] = (),
+    ) -> None:
+        self.vertex = vertex
+        self.processor = processor
+        self._inbound = inbound
+        self._outbound = outbound
+        self._reported_at: int | None = None
+        self.received = 0
+        self.batches = 0
+        self.calls = 0
+        self.blocked_calls = 0
+        self.stalled_calls = 0
+        self.slow_calls = 0
+        self.busy_ns = 0
+        self.longest_call_ns = 0
+        self.watermark: int | None = None
+        self.histogram = [0] * 65
+        self.counters: dict[str, int] = {}
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter of the processor's own."""
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+    def may_report(self, now_ns: int) -> bool:
+        """True if nothing was logged about this processor for a while."""
+        if self._reported_at is not None and now_ns - self._reported_at < REPORT_INTERVAL_NS:
+            return False
+        self._reported_at = now_ns
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        """The values now, as plain data."""
+        return {
+            "received": self.received,
+            "emitted": sum(edge.emitted for edge in self._outbound),
+            "batches": self.batches,
+            "queue_size": sum(edge.size for edge in self._inbound),
+            "queue_capacity": sum(edge.capacity for edge in self._inbound),
+            "watermark": self.watermark,
+            "calls": self.calls,
+            "blocked_calls": self.blocked_calls,
+            "stalled_calls": self.stalled_calls,
+            "slow_calls": self.slow_calls,
+            "busy_ns": self.busy_ns,
+            "longest_call_ns": self.longest_call_ns,
+            "call_histogram": {
+                2**power: count for power, count in enumerate(self.histogram) if count
+            },
+            "counters": dict(self.counters),
+        }

@@ -1,0 +1,106 @@
+"""Packets: a batch of items of one edge as bytes, and back.
+
+A packet is a pickle (protocol 5) of a list of items, followed by the buffers that the items keep out
+of it: those of arrays and of Arrow data travel as they are, without a copy on either side. Special
+items have a packet of their own.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from jetlet.errors import JetletError
+
+PACKET_LIMIT = 16 * 1024
+"""Bytes that a packet should have at the most; it has more only if a single item does."""
+
+_HEADER = struct.Struct("!HII")  # edge, items, number of buffers
+_LENGTH = struct.Struct("!Q")
+
+SPECIAL = 0xFFFFFFFF
+"""In the place of the number of items: the packet is a special item."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class MalformedPacketError(JetletError):
+    """A packet that cannot be one."""
+
+
+def encode(edge: int, items: Any, count: int) -> list[Buffer]:
+    """A packet, as buffers to be sent one after the other."""
+    outside: list[pickle.PickleBuffer] = []
+    try:
+        data = pickle.dumps(items, protocol=5, buffer_callback=outside.append)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Objects of classes that were themselves sent by value.
+        import cloudpickle
+
+        outside.clear()
+        data = cloudpickle.dumps(items, protocol=5, buffer_callback=outside.append)
+    if not outside:
+        return [_HEADER.pack(edge, count, 0) + data]
+    raw = [memoryview(buffer.raw()) for buffer in outside]
+    lengths = [_LENGTH.pack(len(data)), *(_LENGTH.pack(len(view)) for view in raw)]
+    return [_HEADER.pack(edge, count, len(raw)) + b"".join(lengths), data, *raw]
+
+
+def size_of(buffers: Sequence[Buffer]) -> int:
+    """Bytes of a packet."""
+    return sum(map(len, buffers))
+
+
+def decode_header(packet: memoryview) -> tuple[int, int]:
+    """Edge and number of items, without touching the pickle."""
+    try:
+        edge, count, _ = _HEADER.unpack_from(packet)
+    except struct.error as error:
+        raise MalformedPacketError(f"a packet of {len(packet)} bytes") from error
+    return edge, count
+
+
+def decode_items(packet: memoryview) -> Any:
+    """The items. Only for packets of an authenticated peer: this unpickles."""
+    _, _, buffers = _HEADER.unpack_from(packet)
+    at = _HEADER.size
+    if not buffers:
+        return pickle.loads(packet[at:])
+    lengths = [_LENGTH.unpack_from(packet, at + i * _LENGTH.size)[0] for i in range(buffers + 1)]
+    at += _LENGTH.size * (buffers + 1)
+    parts = []
+    for length in lengths:
+        parts.append(packet[at : at + length])
+        at += length
+    if at != len(packet):
+        raise MalformedPacketError("the lengths in a packet do not add up")
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+class PacketBuilder:
+    """Cuts batches into packets near the limit. One per sender.
+
+    How many items fit is estimated from the packet before: nothing is measured per item. A packet
+    that turns out too large is cut in two.
+    """
+
+    __slots__ = ("_edge", "_item_size", "_limit")
+
+    def __init__(self, edge: int, limit: int = PACKET_LIMIT) -> None:
+        self._edge = edge
+        self._limit = limit
+        self._item_size = 64.0
+
+    def build(self, batch: Sequence[Any], start: int) -> tuple[list[Buffer], int]:
+        """A packet with items from ``start`` on, and how many are in it."""
+        count = min(len(batch) - start, max(1, int(self._limit * 0.9 / self._item_size)))
+        while True:
+            items = batch[start : start + count]
+            packet = encode(self._edge, items if isinstance(items, list) else list(items), count)
+            size = size_of(packet)
+            self._item_size += (size / count - self._item_size) / 2
+            if size <= self._limit or count == 1:
+                return packet, count
+            count = max(1, min(count // 2, int(count * self._limit * 0.8 / size)))

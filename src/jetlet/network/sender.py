@@ -1,0 +1,102 @@
+"""SenderTasklet: sends what goes over one distributed edge to one remote member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jetlet.core.items import DONE as DONE_ITEM
+from jetlet.core.items import SpecialItem
+from jetlet.execution import progress
+from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
+from jetlet.execution.tasklet import Tasklet
+from jetlet.metrics.edge_metrics import EdgeMetrics
+from jetlet.network.connection import DATA
+from jetlet.network.packets import SPECIAL, Buffer, PacketBuilder, encode, size_of
+from jetlet.network.receive_window import is_within, weigh
+
+DRAIN = 4096
+"""Items taken from the queues at a time."""
+PACKETS_PER_CALL = 8
+"""Then others get their turn: pickling this much takes well under a millisecond."""
+MAX_BACKLOG = 4 * 1024 * 1024
+"""Bytes that may wait in this process for the socket, on one connection."""
+
+
+class Outlet(Protocol):
+    """A connection, as far as a sender needs one."""
+
+    backlog: int
+
+    def send(self, kind: int, *parts: Buffer) -> None: ...
+
+
+class SenderTasklet(Tasklet):
+    """Packs items into packets and sends them while the receiver's window allows it.
+
+    ``limit`` is set by the network's thread when an acknowledgement arrives.
+    """
+
+    def __init__(self, edge: int, name: str, inbound: InboundEdge, outlet: Outlet) -> None:
+        super().__init__()
+        self.name = name
+        self.limit = 0
+        """Compressed sequence number up to which the receiver takes data."""
+        self.metrics = EdgeMetrics(name)
+        self._edge = edge
+        self._inbound = inbound
+        self._outlet = outlet
+        self._builder = PacketBuilder(edge)
+        self._batch: Sequence[Any] = ()
+        self._at = 0
+        self._special: SpecialItem | None = None
+        self._sent = 0
+
+    def acknowledge(self, limit: int) -> None:
+        """The receiver takes data up to ``limit``; from the network's thread."""
+        self.limit = limit
+        self.metrics.window = limit
+        self.waker.wake()
+
+    def call(self) -> ProgressState:
+        made_progress = False
+        for _ in range(PACKETS_PER_CALL):
+            if not self._has_load():
+                break
+            if self._outlet.backlog > MAX_BACKLOG or not is_within(self._sent, self.limit):
+                self.metrics.blocked_calls += 1
+                break
+            made_progress = True
+            if self._at < len(self._batch):
+                self._send_items()
+            elif self._send_special():
+                return progress.DONE
+        return MADE_PROGRESS if made_progress else NO_PROGRESS
+
+    def _has_load(self) -> bool:
+        if self._at < len(self._batch) or self._special is not None:
+            return True
+        self._batch = self._inbound.drain(DRAIN)
+        self._at = 0
+        self._special = self._inbound.special
+        return bool(self._batch) or self._special is not None
+
+    def _send_items(self) -> None:
+        packet, count = self._builder.build(self._batch, self._at)
+        self._at += count
+        self._send(packet, count)
+
+    def _send_special(self) -> bool:
+        item, self._special = self._special, None
+        self._send(encode(self._edge, item, SPECIAL), 1)
+        return item is DONE_ITEM
+
+    def _send(self, packet: list[Buffer], count: int) -> None:
+        size = size_of(packet)
+        self._sent += weigh(size, count)
+        self._outlet.send(DATA, *packet)
+        self.metrics.items += count
+        self.metrics.packets += 1
+        self.metrics.bytes += size
+        self.metrics.sequence = self._sent

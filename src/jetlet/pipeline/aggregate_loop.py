@@ -1,0 +1,177 @@
+"""Source text that becomes the inner loop of an aggregation.
+
+Adding an item to the accumulator of its key takes one dict lookup and, for most operations, a few
+byte codes; a call of a function that does it costs as much again, and in a composition
+(``all_of(counting(), summing(f))``) every part would cost a call per item. So operations do not
+hand over a function for the keyed loop but say, as a :class:`LoopBody`, what statements add an
+item; compositions nest these, and :func:`keyed_loop` compiles the whole into one function. For the
+composition above it is what one would write by hand::
+
+    def all_of_keyed(table, keys, batch):
+        get = table.get
+        for key, item in zip(keys, batch, strict=True):
+            acc = get(key, missing)
+            if acc is missing:
+                table[key] = [1, 0 + fn(item)]
+            else:
+                acc[0] += 1
+                acc[1] = acc[1] + fn(item)
+
+Compiled functions know their source (``linecache``), so a traceback through one shows its lines.
+They hold nothing but functions, so they can be pickled by value like a lambda.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from jetlet.pipeline.functions import whole_item
+
+__all__ = ["GeneratedCode", "KeyedLoop", "LoopBody", "keyed_loop"]
+
+KeyedLoop = Callable[[dict[Any, Any], Iterable[Any], Sequence[Any]], None]
+
+_MISSING = object()
+
+
+class GeneratedCode:
+    """The body of a function under construction, and the objects that it refers to."""
+
+    __slots__ = ("_depth", "_lines", "_locals", "_names")
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {}
+        self._depth = 1
+        self._locals = 0
+
+    def bind(self, value: Any, hint: str = "fn") -> str:
+        """A name for ``value`` in the generated function."""
+        name = f"{hint}_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def call(self, fn: Callable[[Any], Any], item: str) -> str:
+        """The expression that applies ``fn``; just the item if ``fn`` is ``whole_item``."""
+        return item if fn is whole_item else f"{self.bind(fn)}({item})"
+
+    def evaluate(self, fn: Callable[[Any], Any], item: str) -> str:
+        """A local variable that holds ``fn`` of the item, for what needs it more than once."""
+        if fn is whole_item:
+            return item
+        name = self.local()
+        self.line(f"{name} = {self.call(fn, item)}")
+        return name
+
+    def local(self) -> str:
+        """A fresh local variable."""
+        self._locals += 1
+        return f"value_{self._locals}"
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Indent what is written inside, under ``header``."""
+        self.line(header)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def compile(self, name: str, parameters: str) -> Callable[..., Any]:
+        """The finished function."""
+        name = re.sub(r"\W", "_", name)
+        source = "\n".join([f"def {name}({parameters}):", *self._lines, ""])
+        namespace = {**self._names, "__name__": __name__}
+        exec(_compiled(source), namespace)
+        return namespace[name]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(source: str) -> CodeType:
+    filename = f"<jetlet aggregate {zlib.crc32(source.encode()):08x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return compile(source, filename, "exec")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBody:
+    """How one operation adds one item, as source text.
+
+    The names that the functions are given (of the accumulator and of the item) are evaluated any
+    number of times, so the item's is always that of a variable.
+    """
+
+    create: Callable[[GeneratedCode], str]
+    """The expression for a new accumulator."""
+    add: Callable[[GeneratedCode, str, str], None]
+    """Writes the statements that add the item to the accumulator, which is assignable."""
+    first: Callable[[GeneratedCode, str], str] | None = None
+    """The expression for an accumulator with one item in it; may write statements before it."""
+    in_place: bool = False
+    """The statements change the accumulator itself and never assign another one."""
+
+    @staticmethod
+    def calling(
+        create: Callable[[], Any],
+        accumulate: Callable[[Any, Any], Any],
+        *,
+        in_place: bool = False,
+        forbid_none: Callable[[], None] | None = None,
+    ) -> LoopBody:
+        """The body of an operation that is known by its functions only.
+
+        ``forbid_none`` is called, and raises, when ``accumulate`` returns ``None``.
+        """
+
+        def write_create(code: GeneratedCode) -> str:
+            return f"{code.bind(create, 'create')}()"
+
+        def write_add(code: GeneratedCode, acc: str, item: str) -> None:
+            call = f"{code.bind(accumulate, 'accumulate')}({acc}, {item})"
+            if in_place:
+                code.line(call)
+                return
+            code.line(f"{acc} = {call}")
+            if forbid_none is not None:
+                with code.block(f"if {acc} is None:"):
+                    code.line(f"{code.bind(forbid_none, 'fail')}()")
+
+        return LoopBody(write_create, write_add, in_place=in_place)
+
+
+def keyed_loop(body: LoopBody, name: str) -> KeyedLoop:
+    """Compile the function that adds each item of a batch to the accumulator of its key."""
+    code = GeneratedCode()
+    missing = code.bind(_MISSING, "missing")
+    code.line("get = table.get")
+    with code.block("for key, item in zip(keys, batch, strict=True):"):
+        code.line(f"acc = get(key, {missing})")
+        with code.block(f"if acc is {missing}:"):
+            if body.first is not None:
+                code.line(f"table[key] = {body.first(code, 'item')}")
+            elif body.in_place:
+                code.line(f"acc = table[key] = {body.create(code)}")
+            else:
+                code.line(f"acc = {body.create(code)}")
+        if body.first is not None:
+            with code.block("else:"):
+                _write_add(code, body)
+        else:
+            _write_add(code, body)
+    return code.compile(f"{name}_keyed", "table, keys, batch")
+
+
+def _write_add(code: GeneratedCode, body: LoopBody) -> None:
+    body.add(code, "acc", "item")
+    if not body.in_place:
+        code.line("table[key] = acc")

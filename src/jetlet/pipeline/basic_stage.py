@@ -1,0 +1,288 @@
+"""BasicStage: what every stage has, and the transforms that remember nothing between items.
+
+:class:`jetlet.Stage` adds all others to it, and is what users meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.checks import (
+    check_count,
+    check_function,
+    check_name,
+    check_on_error,
+    check_parallelism,
+    check_seconds,
+)
+from jetlet.pipeline.service import ServiceFactory
+from jetlet.pipeline.transforms import (
+    AsyncTransform,
+    BatchedTransform,
+    Kind,
+    OnError,
+    ServiceTransform,
+    StatelessTransform,
+    Transform,
+)
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.pipeline import Pipeline
+    from jetlet.pipeline.stage import Stage
+
+T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class BasicStage(Generic[T]):
+    """The items that come out of one step of a pipeline; use :class:`~jetlet.Stage`."""
+
+    __slots__ = ("_pipeline", "_transform")
+
+    def __init__(self, pipeline: Pipeline, transform: Transform) -> None:
+        self._pipeline = pipeline
+        self._transform = transform
+
+    @property
+    def name(self) -> str:
+        """Name of the step."""
+        return self._transform.name
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name!r})"
+
+    def _add(self, transform: Transform) -> Stage[Any]:
+        check_name(transform.name)
+        check_parallelism(transform.name, transform.local_parallelism)
+        check_on_error(transform.name, transform.on_error)
+        if not transform.inputs:
+            transform.inputs.append(self._transform)
+        return self._next(self._pipeline._add(transform))
+
+    def _next(self, transform: Transform) -> Stage[Any]:
+        raise NotImplementedError
+
+    def _transform_of(self, other: Stage[Any], what: str) -> Transform:
+        if not isinstance(other, BasicStage):
+            raise InvalidArgumentError(f"{what} takes stages of a pipeline, not {other!r}")
+        if other._pipeline is not self._pipeline:
+            raise InvalidArgumentError(
+                f"{what}: stage {other.name!r} belongs to pipeline {other._pipeline.name!r}, not "
+                f"to {self._pipeline.name!r}; begin both with read_from of the same pipeline"
+            )
+        return other._transform
+
+    # --- Stateless --------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Callable[[T], R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by ``fn(item)``."""
+        return self._stateless("map", fn, name or "map", local_parallelism, on_error)
+
+    def filter(
+        self,
+        fn: Callable[[T], object],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """Keep the items for which ``fn(item)`` is true."""
+        return self._stateless("filter", fn, name or "filter", local_parallelism, on_error)
+
+    def flat_map(
+        self,
+        fn: Callable[[T], Iterable[R]],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the items of the iterable ``fn(item)``."""
+        return self._stateless("flat_map", fn, name or "flat-map", local_parallelism, on_error)
+
+    def _stateless(
+        self,
+        kind: Kind,
+        fn: Callable[[T], Any],
+        name: str,
+        local_parallelism: int | None,
+        on_error: OnError,
+    ) -> Stage[Any]:
+        check_function(kind, fn)
+        return self._add(
+            StatelessTransform(
+                name=name,
+                kind=kind,
+                fn=fn,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    # --- With a service, asynchronously, in batches -----------------------------------------
+
+    def map_using_service(
+        self,
+        service: ServiceFactory[S],
+        fn: Callable[[S, T], R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by ``fn(service, item)``; see ``jetlet.service``."""
+        return self._with_service("map", service, fn, name, local_parallelism, on_error)
+
+    def filter_using_service(
+        self,
+        service: ServiceFactory[S],
+        fn: Callable[[S, T], object],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """Keep the items for which ``fn(service, item)`` is true."""
+        return self._with_service("filter", service, fn, name, local_parallelism, on_error)
+
+    def flat_map_using_service(
+        self,
+        service: ServiceFactory[S],
+        fn: Callable[[S, T], Iterable[R]],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the items of ``fn(service, item)``."""
+        return self._with_service("flat_map", service, fn, name, local_parallelism, on_error)
+
+    def _with_service(
+        self,
+        kind: Kind,
+        service: ServiceFactory[Any],
+        fn: Callable[[Any, Any], Any],
+        name: str | None,
+        local_parallelism: int | None,
+        on_error: OnError,
+    ) -> Stage[Any]:
+        method = f"{kind}_using_service"
+        if not isinstance(service, ServiceFactory):
+            raise InvalidArgumentError(
+                f"{method} takes a service factory, not {service!r}: "
+                f"write .{method}(jetlet.service(lambda context: connect()), fn)"
+            )
+        example = "service, lambda service, item: ..."
+        check_function(method, fn, "a function of service and item", example)
+        return self._add(
+            ServiceTransform(
+                name=name or method.replace("_", "-"),
+                kind=kind,
+                fn=fn,
+                service=service,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def map_async(
+        self,
+        fn: Callable[[T], Awaitable[R]],
+        *,
+        max_concurrency: int = 256,
+        ordered: bool = True,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.1,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the result of the coroutine ``fn(item)``, many at a time.
+
+        At most ``max_concurrency`` are in flight per processor. ``timeout`` (seconds) is for each
+        try; after a failure it is tried ``retries`` times more, first after ``backoff`` seconds,
+        then twice as long each time. ``ordered=False`` emits results as they come.
+        """
+        return self._asynchronous(
+            fn,
+            "map_async",
+            max_concurrency=max_concurrency,
+            is_ordered=ordered,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            name=name or "map-async",
+            local_parallelism=local_parallelism,
+            on_error=on_error,
+        )
+
+    def flat_map_async(
+        self,
+        fn: Callable[[T], Any],
+        *,
+        max_concurrency: int = 256,
+        ordered: bool = True,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.1,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """Like :meth:`map_async`; ``fn`` returns an iterable, or is an async generator."""
+        return self._asynchronous(
+            fn,
+            "flat_map_async",
+            max_concurrency=max_concurrency,
+            is_ordered=ordered,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            name=name or "flat-map-async",
+            local_parallelism=local_parallelism,
+            on_error=on_error,
+        )
+
+    def _asynchronous(self, fn: Callable[[T], Any], method: str, **options: Any) -> Stage[Any]:
+        check_function(method, fn, "a coroutine function of one item", "fetch")
+        check_count(method, "max_concurrency", options["max_concurrency"])
+        if options["timeout"] is not None:
+            check_seconds(method, "timeout", options["timeout"])
+        if options["retries"] != 0:
+            check_count(method, "retries", options["retries"])
+        if options["backoff"] != 0:
+            check_seconds(method, "backoff", options["backoff"])
+        return self._add(AsyncTransform(fn=fn, is_flat=method == "flat_map_async", **options))
+
+    def map_batched(
+        self,
+        fn: Callable[[list[T]], Iterable[R]],
+        max_batch: int = 1024,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Call ``fn`` with lists of up to ``max_batch`` items and emit the items it returns."""
+        check_function("map_batched", fn, "a function of a list of items", "lambda items: [...]")
+        check_count("map_batched", "max_batch", max_batch)
+        return self._add(
+            BatchedTransform(
+                name=name or "map-batched",
+                fn=fn,
+                max_batch=max_batch,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )

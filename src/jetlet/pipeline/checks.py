@@ -1,0 +1,157 @@
+"""Checks of arguments, made where the mistake is; each refusal says what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from jetlet.core.partitioning import stable_hash
+from jetlet.errors import InvalidArgumentError, UnstableKeyError
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.sink import ClientSink, Sink
+
+_UNSTABLE = (list, dict, set, bytearray, deque)
+"""Types that no key can be of, whatever is in them."""
+
+
+def check_function(
+    stage: str, fn: object, what: str = "a function of one item", example: str = "lambda item: ..."
+) -> None:
+    """Refuse what cannot be called, and what would return a coroutine that nobody awaits."""
+    if not callable(fn):
+        raise InvalidArgumentError(f"{stage} takes {what}, not {fn!r}: write .{stage}({example})")
+    if stage.endswith("_async"):
+        if stage == "map_async" and inspect.isasyncgenfunction(fn):
+            raise InvalidArgumentError(
+                f"map_async was given the async generator {_name(fn)}, which has any number of "
+                f"results: write .flat_map_async({_name(fn)})"
+            )
+        return
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        method = "flat_map_async" if inspect.isasyncgenfunction(fn) else "map_async"
+        raise InvalidArgumentError(
+            f"{stage} takes {what} that is not a coroutine function, and {_name(fn)} is one: "
+            f"await what you need in a stage before it, .{method}({_name(fn)})"
+        )
+
+
+def check_key_function(stage: str, fn: object) -> None:
+    """Refuse a key function that says itself that its keys have no stable hash."""
+    check_function(stage, fn, "a function from item to key")
+    try:
+        kind = fn if isinstance(fn, type) else typing.get_type_hints(fn).get("return")
+    except Exception:  # hints that cannot be resolved tell nothing
+        return
+    kind = typing.get_origin(kind) or kind
+    if not isinstance(kind, type) or hasattr(kind, "__jetlet_key__"):
+        return
+    base = next((base for base in _UNSTABLE if issubclass(kind, base)), None)
+    if base is not None:
+        try:
+            stable_hash(base())
+        except UnstableKeyError as error:
+            # It knows what to write instead.
+            raise UnstableKeyError(f"{stage}: the keys of {_name(fn)}: {error}") from None
+    params = getattr(kind, "__dataclass_params__", None)
+    if params is not None and not params.frozen:
+        raise UnstableKeyError(
+            f"{stage}: the keys of {_name(fn)} are of the dataclass {kind.__name__}, which can "
+            f"change: declare it with `@dataclass(frozen=True)`"
+        )
+
+
+def check_name(name: object) -> None:
+    """Refuse a name that is not text."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f'a stage is named by a text: name="parse", not {name!r}')
+
+
+def check_on_error(stage: str, on_error: Any) -> None:
+    """Refuse an error policy that does not exist."""
+    if isinstance(on_error, Sink | ClientSink):
+        return
+    if not isinstance(on_error, str) or on_error not in ("fail", "skip"):
+        raise InvalidArgumentError(
+            f'{stage}: on_error must be "fail", "skip" or a sink for dead letters '
+            f"such as sinks.json_lines(...), not {on_error!r}"
+        )
+
+
+def check_parallelism(stage: str, parallelism: object) -> None:
+    """Refuse a parallelism below one."""
+    if parallelism is not None:
+        check_count(stage, "local_parallelism", parallelism)
+
+
+def check_single(stage: str, parallelism: object) -> None:
+    """Refuse a parallelism above one for a step that one processor does for the whole job."""
+    check_parallelism(stage, parallelism)
+    if parallelism not in (None, 1):
+        raise InvalidArgumentError(
+            f"{stage} without a grouping key passes all items through one processor, so "
+            f"local_parallelism={parallelism} cannot be: leave it out, or write "
+            f".grouping_key(key_fn).{stage}(...)"
+        )
+
+
+def check_count(stage: str, name: str, value: object) -> None:
+    """Refuse what is not a whole number from one on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidArgumentError(
+            f"{stage}: {name} must be a whole number from 1 on, not {value!r}"
+        )
+
+
+def check_seconds(stage: str, name: str, value: object) -> None:
+    """Refuse what is not a time that passes."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and value > 0):  # type: ignore[operator]
+        raise InvalidArgumentError(
+            f"{stage}: {name} is in seconds and more than 0, such as {name}=0.5, not {value!r}"
+        )
+
+
+def check_operation(stage: str, operation: object, arity: int) -> AggregateOperation[Any, Any, Any]:
+    """Refuse what is not an aggregate operation with so many inputs; return what is."""
+    if not isinstance(operation, AggregateOperation):
+        hint = "write agg.counting(), agg.summing(fn), agg.of(...)"
+        if inspect.isfunction(operation) and str(operation.__module__).startswith("jetlet."):
+            hint = f"write agg.{operation.__name__}(...), with its parentheses"
+        raise InvalidArgumentError(
+            f"{stage} takes an aggregate operation, not {operation!r}: {hint}"
+        )
+    if operation.arity != arity:
+        raise InvalidArgumentError(
+            f"{stage} has {arity} input(s) here, but the operation takes {operation.arity}: "
+            f"write agg.co_aggregate(op1, op2, ...) with one operation per input"
+        )
+    return operation
+
+
+def co_arguments(
+    stage: str, arguments: Sequence[Any], arity: int
+) -> tuple[list[Any], AggregateOperation[Any, Any, Any]]:
+    """The other stages and the operation, from either way to write a co-aggregation."""
+    from jetlet.pipeline.aggregate_adapters import co_aggregate
+
+    if len(arguments) == arity:
+        *others, operation = arguments
+    elif len(arguments) == 2 * arity - 1:
+        operations = arguments[0::2]
+        for each in operations:
+            check_operation(stage, each, 1)
+        others, operation = list(arguments[1::2]), co_aggregate(*operations)
+    else:
+        raise InvalidArgumentError(
+            f"write a.{stage}(op_a, b, op_b...), with a stage and its operation in turn, or "
+            f"a.{stage}(b, ..., operation) with an operation of {arity} inputs"
+        )
+    check_operation(stage, operation, arity)
+    return others, operation
+
+
+def _name(fn: object) -> str:
+    return getattr(fn, "__name__", None) or repr(fn)

@@ -1,0 +1,188 @@
+"""StageWithKey: a stage with a grouping key, and the transforms that work per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.checks import check_operation, co_arguments
+from jetlet.pipeline.stateful import rolling_transform, stateful_transform
+from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, OnError
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.stage import Stage
+
+T = TypeVar("T")
+K = TypeVar("K")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class StageWithKey(Generic[T, K]):
+    """A stage with a grouping key: transforms that work per key."""
+
+    __slots__ = ("_key_fn", "_stage")
+
+    def __init__(self, stage: Stage[T], key_fn: Callable[[T], K]) -> None:
+        self._stage = stage
+        self._key_fn = key_fn
+
+    def __repr__(self) -> str:
+        return f"{self._stage!r} with a key"
+
+    def aggregate(
+        self,
+        operation: AggregateOperation[T, Any, R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[tuple[K, R]]:
+        """One ``(key, result)`` for each key."""
+        check_operation("aggregate", operation, 1)
+        return self._co_aggregate((), operation, name, local_parallelism)
+
+    def aggregate2(
+        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[tuple[K, Any]]:
+        """One ``(key, result)`` for each key of two stages: ``a.aggregate2(op_a, b, op_b)``, or
+        ``a.aggregate2(b, operation)``; ``b`` has a grouping key too.
+        """
+        others, operation = co_arguments("aggregate2", arguments, 2)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def aggregate3(
+        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[tuple[K, Any]]:
+        """Like :meth:`aggregate2` with two more stages."""
+        others, operation = co_arguments("aggregate3", arguments, 3)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def co_aggregate(
+        self,
+        *others: StageWithKey[Any, K],
+        operation: AggregateOperation[Any, Any, R],
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[tuple[K, R]]:
+        """One ``(key, result)`` for each key of any number of stages."""
+        check_operation("co_aggregate", operation, len(others) + 1)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def _co_aggregate(
+        self,
+        others: Sequence[Any],
+        operation: AggregateOperation[Any, Any, Any],
+        name: str | None,
+        local_parallelism: int | None,
+    ) -> Stage[Any]:
+        for other in others:
+            if not isinstance(other, StageWithKey):
+                raise InvalidArgumentError(
+                    f"co-aggregation by key needs a key on every stage: write "
+                    f"stage.grouping_key(...) instead of {other!r}"
+                )
+        stages = [self._stage._transform_of(other._stage, "co-aggregation") for other in others]
+        return self._stage._add(
+            AggregateTransform(
+                name=name or "group-and-aggregate",
+                inputs=[self._stage._transform, *stages],
+                operation=operation,
+                key_fns=[self._key_fn, *(other._key_fn for other in others)],
+                local_parallelism=local_parallelism,
+            )
+        )
+
+    def map_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, K, T], R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by ``fn(state, key, item)``, with a state per key."""
+        return self._stateful("map", create, fn, name, local_parallelism, on_error)
+
+    def filter_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, K, T], object],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """Keep the items for which ``fn(state, key, item)`` is true."""
+        return self._stateful("filter", create, fn, name, local_parallelism, on_error)
+
+    def flat_map_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, K, T], Iterable[R]],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the items of ``fn(state, key, item)``."""
+        return self._stateful("flat_map", create, fn, name, local_parallelism, on_error)
+
+    def _stateful(
+        self,
+        kind: Kind,
+        create: Callable[[], Any],
+        fn: Callable[..., Any],
+        name: str | None,
+        local_parallelism: int | None,
+        on_error: OnError,
+    ) -> Stage[Any]:
+        return self._stage._add(
+            stateful_transform(
+                kind,
+                create,
+                fn,
+                self._key_fn,
+                name=name,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def rolling_aggregate(
+        self,
+        operation: AggregateOperation[T, Any, R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[tuple[K, R]]:
+        """After each item, ``(key, aggregate of the key's items so far)``."""
+        return self._stage._add(
+            rolling_transform(
+                operation,
+                self._key_fn,
+                name=name,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def distinct(
+        self,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """One item of each key."""
+        return self._stage._add(
+            DistinctTransform(
+                name=name or "distinct",
+                key_fn=self._key_fn,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )

@@ -1,0 +1,96 @@
+"""Pipeline: where a computation begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.checks import check_name, check_parallelism
+from jetlet.pipeline.source import BatchSource
+from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.transforms import SourceTransform, Transform
+
+if TYPE_CHECKING:
+    from jetlet.core.dag import DAG
+    from jetlet.jobs.config import JobConfig
+    from jetlet.jobs.job import Job
+
+T = TypeVar("T")
+
+
+class Pipeline:
+    """A computation, from sources through stages to sinks; it holds no data and runs nothing.
+
+    ``preserve_order=True`` keeps the order of each source partition through stateless stages, at
+    the price of parallelism; see the guide.
+    """
+
+    def __init__(self, name: str = "pipeline", *, preserve_order: bool = False) -> None:
+        _check_name(name)
+        self.name = name
+        self.preserve_order = preserve_order
+        self._transforms: list[Transform] = []
+
+    def read_from(
+        self,
+        source: BatchSource[T],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[T]:
+        """Begin with the items of a source, such as ``sources.text("books/*.txt")``."""
+        if not isinstance(source, BatchSource):
+            raise InvalidArgumentError(
+                f"read_from takes a source such as sources.text(...) or sources.items([...]), "
+                f"not {source!r}"
+            )
+        check_parallelism("read_from", local_parallelism)
+        transform = SourceTransform(
+            name=name or source.name, source=source, local_parallelism=local_parallelism
+        )
+        check_name(transform.name)
+        return Stage(self, self._add(transform))
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The steps so far; each comes after those it reads from."""
+        return tuple(self._transforms)
+
+    def _add(self, transform: Transform) -> Transform:
+        self._transforms.append(transform)
+        return transform
+
+    # The planner and the engines are built on top of pipelines. The methods below are a
+    # convenience that reaches up to them, and import them only when called.
+
+    def plan(self, *, default_parallelism: int | None = None) -> DAG:
+        """The Core DAG that this pipeline becomes; by default laid out for all cores."""
+        from jetlet.planner.planner import plan
+
+        return plan(self, default_parallelism=default_parallelism)
+
+    def to_dot(self, *, default_parallelism: int | None = None) -> str:
+        """The Core DAG in the DOT language of Graphviz."""
+        from jetlet.planner.planner import to_dot
+
+        return to_dot(self, default_parallelism=default_parallelism)
+
+    def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
+        """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.
+
+        ``engine_options`` are those of :class:`jetlet.SparkEngine` or
+        :class:`jetlet.EmbeddedEngine`, such as ``master="local[2]"`` or ``workers=2``.
+        """
+        from jetlet.running import run
+
+        return run(self, on, config, **engine_options)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self._transforms)} steps)"
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(
+            f'a pipeline is named by a text: Pipeline("word-count"), not {name!r}'
+        )

@@ -1,0 +1,43 @@
+"""What a bounded source is: splits that are planned once, and read where they land.
+
+A connector subclasses :class:`BatchSource`. Every engine uses it the same way: it asks for the
+splits in the submitting process, hands each split to exactly one reader (a processor of the
+embedded engine, a Spark task), and that reader drains :meth:`BatchSource.read`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+BATCH_SIZE = 1024
+"""How many items a reader puts into one batch at the most."""
+
+
+class BatchSource(ABC, Generic[T]):
+    """A bounded source. It is pickled to where its splits are read, so it holds no open files."""
+
+    name: str
+    """Default name of the source's vertex."""
+    preferred_local_parallelism: int = 1
+    """How many readers per member pay off."""
+    is_blocking: bool = False
+    """True if ``read`` may block for long (a network): the reader then gets a thread of its own."""
+
+    @abstractmethod
+    def splits(self, target: int) -> Sequence[Any]:
+        """Divide the input into picklable splits; ``target`` is the number of readers to feed.
+
+        Called once per job in the submitting process. A source that names nothing raises
+        :class:`~jetlet.errors.InputNotFoundError` here.
+        """
+
+    @abstractmethod
+    def read(self, split: Any) -> Iterator[list[T]]:
+        """Yield the split's items, in order, as non-empty lists of at most ``BATCH_SIZE`` items.
+
+        A reader that stops early closes the iterator (``GeneratorExit`` in a generator).
+        """

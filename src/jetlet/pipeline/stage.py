@@ -1,0 +1,401 @@
+"""Stage: a point in a pipeline, with every transform that can follow it.
+
+All methods return the next stage and leave this one as it is, so one stage can feed several. Each
+takes ``name`` (of its vertex) and ``local_parallelism`` (processors per member); those that call
+user code take ``on_error``: ``"fail"`` (the default), ``"skip"``, or a sink for dead letters.
+
+``None`` is an item like any other: ``map`` emits one item for each, whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jetlet.core.processor import Processor
+from jetlet.core.vertex import ProcessorSupplier
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.basic_stage import BasicStage
+from jetlet.pipeline.checks import (
+    check_count,
+    check_function,
+    check_key_function,
+    check_operation,
+    check_single,
+    co_arguments,
+)
+from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.join import JoinClause, join_transform
+from jetlet.pipeline.keyed_stage import StageWithKey
+from jetlet.pipeline.peek import PeekSink
+from jetlet.pipeline.sink import ClientSink, Sink
+from jetlet.pipeline.stateful import rolling_transform, stateful_transform
+from jetlet.pipeline.transforms import (
+    AggregateTransform,
+    CustomTransform,
+    Kind,
+    MergeTransform,
+    OnError,
+    RebalanceTransform,
+    SinkTransform,
+    SortTransform,
+    Transform,
+)
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.pipeline import Pipeline
+
+__all__ = ["JoinClause", "SinkStage", "Stage", "StageWithKey"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+R = TypeVar("R")
+S = TypeVar("S")
+
+DEFAULT_SORT_MEMORY = 256 * 1024 * 1024
+
+
+class Stage(BasicStage[T]):
+    """The items that come out of one step of a pipeline."""
+
+    __slots__ = ()
+
+    def _next(self, transform: Transform) -> Stage[Any]:
+        return Stage(self._pipeline, transform)
+
+    # --- With state -------------------------------------------------------------------------
+
+    def map_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, T], R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by ``fn(state, item)``, with one state, which ``fn`` changes in place.
+
+        All items pass through one processor. Use ``grouping_key`` for a state per key.
+        """
+        return self._stateful("map", create, fn, name, local_parallelism, on_error)
+
+    def filter_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, T], object],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """Keep the items for which ``fn(state, item)`` is true."""
+        return self._stateful("filter", create, fn, name, local_parallelism, on_error)
+
+    def flat_map_stateful(
+        self,
+        create: Callable[[], S],
+        fn: Callable[[S, T], Iterable[R]],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the items of ``fn(state, item)``."""
+        return self._stateful("flat_map", create, fn, name, local_parallelism, on_error)
+
+    def _stateful(
+        self,
+        kind: Kind,
+        create: Callable[[], Any],
+        fn: Callable[..., Any],
+        name: str | None,
+        local_parallelism: int | None,
+        on_error: OnError,
+    ) -> Stage[Any]:
+        return self._add(
+            stateful_transform(
+                kind,
+                create,
+                fn,
+                None,
+                name=name,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def rolling_aggregate(
+        self,
+        operation: AggregateOperation[T, Any, R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Emit the aggregate of all items so far, after each item."""
+        return self._add(
+            rolling_transform(
+                operation,
+                None,
+                name=name,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    # --- Several inputs ---------------------------------------------------------------------
+
+    def merge(
+        self, *others: Stage[T], name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[T]:
+        """The items of this stage and of the others."""
+        if not others:
+            raise InvalidArgumentError("merge needs another stage: write a.merge(b)")
+        inputs = [self._transform, *(self._transform_of(other, "merge") for other in others)]
+        return self._add(
+            MergeTransform(name=name or "merge", inputs=inputs, local_parallelism=local_parallelism)
+        )
+
+    def hash_join(
+        self,
+        build: Stage[Any] | JoinClause[Any],
+        *more: Any,
+        to_output: Callable[..., R] | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """Join each item with the matching items of one or more smaller stages, kept in memory.
+
+        With one build side: ``orders.hash_join(customers, order_key, customer_key)``. With
+        several: ``orders.hash_join(JoinClause(customers, k1, k2), JoinClause(products, k3, k4))``.
+        Emits ``to_output(item, match, ...)``, by default the tuple of these, for each combination
+        of matches; where a side has none, its match is ``None``.
+        """
+        return self._add(
+            join_transform(
+                "hash_join",
+                self,
+                (build, *more),
+                to_output,
+                name=name or "hash-join",
+                is_inner=False,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def inner_hash_join(
+        self,
+        build: Stage[Any] | JoinClause[Any],
+        *more: Any,
+        to_output: Callable[..., R] | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """Like :meth:`hash_join`, but an item without a match on some side is dropped."""
+        return self._add(
+            join_transform(
+                "inner_hash_join",
+                self,
+                (build, *more),
+                to_output,
+                name=name or "inner-hash-join",
+                is_inner=True,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    # --- Order and place --------------------------------------------------------------------
+
+    def rebalance(self, key: Callable[[T], Any] | None = None) -> Stage[T]:
+        """Spread the items evenly over all members, or by key: equal keys to the same processor.
+
+        It says how items get to the next stage and is no vertex, so it has no name of its own.
+        """
+        if key is not None:
+            check_key_function("rebalance", key)
+        return self._add(RebalanceTransform(name="rebalance", key_fn=key, is_keyed=key is not None))
+
+    def distinct(
+        self,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """One of each group of equal items."""
+        return self.grouping_key(whole_item).distinct(
+            name=name, local_parallelism=local_parallelism, on_error=on_error
+        )
+
+    def sort(
+        self,
+        key: Callable[[T], Any] | None = None,
+        *,
+        reverse: bool = False,
+        memory_limit: int = DEFAULT_SORT_MEMORY,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """All items in order, by one processor; what exceeds ``memory_limit`` bytes is spilled.
+
+        Items with equal keys keep the order in which they arrive. The order holds through the
+        stateless stages that follow, up to the sink.
+        """
+        if key is not None:
+            check_function("sort", key, "a key function", "key=lambda item: ...")
+        check_count("sort", "memory_limit", memory_limit)
+        check_single("sort", local_parallelism)
+        return self._add(
+            SortTransform(
+                name=name or "sort",
+                key=key,
+                is_reverse=reverse,
+                memory_limit=memory_limit,
+                local_parallelism=1,
+                on_error=on_error,
+            )
+        )
+
+    # --- Aggregation ------------------------------------------------------------------------
+
+    def grouping_key(self, fn: Callable[[T], K]) -> StageWithKey[T, K]:
+        """What follows is done per key ``fn(item)``. See the guide for the types a key may have."""
+        check_key_function("grouping_key", fn)
+        return StageWithKey(self, fn)
+
+    def aggregate(
+        self,
+        operation: AggregateOperation[T, Any, R],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[R]:
+        """One result over all items."""
+        check_operation("aggregate", operation, 1)
+        return self._co_aggregate((), operation, name, local_parallelism)
+
+    def aggregate2(
+        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[Any]:
+        """One result over the items of two stages: ``a.aggregate2(op_a, b, op_b)``, or
+        ``a.aggregate2(b, operation)`` with an operation of two inputs.
+        """
+        others, operation = co_arguments("aggregate2", arguments, 2)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def aggregate3(
+        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[Any]:
+        """Like :meth:`aggregate2` with two more stages."""
+        others, operation = co_arguments("aggregate3", arguments, 3)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def co_aggregate(
+        self,
+        *others: Stage[Any],
+        operation: AggregateOperation[Any, Any, R],
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[R]:
+        """One result over any number of stages; ``operation`` has an input for each."""
+        check_operation("co_aggregate", operation, len(others) + 1)
+        return self._co_aggregate(others, operation, name, local_parallelism)
+
+    def _co_aggregate(
+        self,
+        others: Sequence[Any],
+        operation: AggregateOperation[Any, Any, Any],
+        name: str | None,
+        local_parallelism: int | None,
+    ) -> Stage[Any]:
+        inputs = [self._transform_of(other, "co-aggregation") for other in others]
+        return self._add(
+            AggregateTransform(
+                name=name or "aggregate",
+                inputs=[self._transform, *inputs],
+                operation=operation,
+                key_fns=None,
+                local_parallelism=local_parallelism,
+            )
+        )
+
+    # --- The rest ---------------------------------------------------------------------------
+
+    def peek(
+        self,
+        to_string: Callable[[T], str] = repr,
+        *,
+        should_log: Callable[[T], object] | None = None,
+        prefix: str | None = None,
+    ) -> Stage[T]:
+        """Print the items that pass to the standard output of the submitting process."""
+        check_function("peek", to_string, "a function from item to text")
+        stage: Stage[T] = (
+            self if should_log is None else self.filter(should_log, name="peek-filter")
+        )
+        stage.write_to(PeekSink(f"{self.name}: " if prefix is None else prefix, to_string))
+        return self
+
+    def apply(self, fn: Callable[[Stage[T]], R]) -> R:
+        """``fn(self)``: a part of a pipeline that you keep in a function of your own."""
+        check_function("apply", fn, "a function of a stage", "lambda stage: stage...")
+        result = fn(self)
+        if result is None:
+            raise InvalidArgumentError(
+                f"the function given to apply returned None: end {getattr(fn, '__name__', fn)} "
+                f"with `return stage...`"
+            )
+        return result
+
+    def custom_transform(
+        self,
+        processor_supplier: Callable[[], Processor] | ProcessorSupplier,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[Any]:
+        """A processor of your own; see :class:`jetlet.core.Processor`."""
+        return self._add(
+            CustomTransform(
+                name=name or "custom-transform",
+                supplier=processor_supplier,
+                local_parallelism=local_parallelism,
+            )
+        )
+
+    def write_to(
+        self,
+        sink: Sink[Any] | ClientSink[Any],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> SinkStage:
+        """Send the items to a sink. A stage can have several."""
+        if not isinstance(sink, Sink | ClientSink):
+            raise InvalidArgumentError(
+                f"write_to takes a sink such as sinks.csv(...) or sinks.collect(), not {sink!r}"
+            )
+        stage = self._add(
+            SinkTransform(name=name or sink.name, sink=sink, local_parallelism=local_parallelism)
+        )
+        return SinkStage(stage._pipeline, stage.name)
+
+
+class SinkStage:
+    """The end of a branch; nothing can follow it."""
+
+    __slots__ = ("name", "pipeline")
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        self.pipeline = pipeline
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"SinkStage({self.name!r})"

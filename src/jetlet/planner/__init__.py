@@ -1,0 +1,1 @@
+"""Turns a pipeline into a Core DAG, in small passes."""

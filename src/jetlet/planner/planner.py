@@ -1,0 +1,33 @@
+"""The planner: pipeline in, Core DAG out.
+
+The work is done by passes over a graph of the pipeline (:mod:`jetlet.planner.passes`), followed by
+the lowering of each node to vertices and edges (:mod:`jetlet.planner.lowering`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from jetlet.core.dag import DAG
+from jetlet.pipeline.pipeline import Pipeline
+from jetlet.planner.graph import Graph
+from jetlet.planner.lowering import Lowering
+from jetlet.planner.passes import PASSES, set_parallelism
+
+
+def plan(pipeline: Pipeline, *, default_parallelism: int | None = None) -> DAG:
+    """The Core DAG of a pipeline; ``default_parallelism`` is by default the number of cores."""
+    graph = Graph(pipeline.transforms)
+    for each in PASSES:
+        each(graph, pipeline)
+    set_parallelism(graph, default_parallelism or os.cpu_count() or 1)
+    dag = DAG(pipeline.name)
+    Lowering(graph, dag).run()
+    dag.validate()
+    return dag
+
+
+def to_dot(pipeline: Pipeline, *, default_parallelism: int | None = None) -> str:
+    """The Core DAG in the DOT language."""
+    default = default_parallelism or os.cpu_count() or 1
+    return plan(pipeline, default_parallelism=default).to_dot(default)

@@ -1,0 +1,1 @@
+"""The stock processors behind the stages of a pipeline, one file each."""

@@ -1,0 +1,101 @@
+"""BatchProcessor: what the stock processors have in common.
+
+They turn a batch of input into batches of output and emit those whole. A subclass implements
+``process_batch``, calls :meth:`send` as often as it likes, and never meets a refused offer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import Watermark
+from jetlet.core.outbox import Ordinals
+from jetlet.core.processor import Processor
+from jetlet.errors import ItemFailedError
+from jetlet.pipeline.errors import DeadLetter
+
+FAIL = "fail"
+SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """What to do with an item on which user code fails; picklable."""
+
+    step: str
+    """Name of the stage, for messages."""
+    action: str = FAIL
+    """``fail``, ``skip`` (and count), or ``dead-letter``."""
+    ordinal: int | None = None
+    """Outbound edge of the dead letters."""
+
+    @property
+    def fails(self) -> bool:
+        """True if any error ends the job."""
+        return self.action == FAIL
+
+
+class BatchProcessor(Processor):
+    """Emits whole batches, in order, and resumes by itself after a refused offer.
+
+    ``data_ordinals`` are the edges that get the ordinary output: ``None`` for all of them, or
+    those that are not for dead letters.
+    """
+
+    def __init__(self, data_ordinals: Ordinals = None) -> None:
+        self._data_ordinals = data_ordinals
+        self._outgoing: deque[tuple[Sequence[Any], Ordinals]] = deque()
+        self._is_processed = False
+
+    # --- For subclasses ---------------------------------------------------------------------
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        """Work off a whole batch; must not change it."""
+        raise NotImplementedError
+
+    def send(self, batch: Sequence[Any]) -> None:
+        """Emit a batch after everything sent before it."""
+        if batch:
+            self._outgoing.append((batch, self._data_ordinals))
+
+    def reject(self, policy: ErrorPolicy, item: Any, error: Exception) -> None:
+        """Deal with an item on which user code failed; raises if the policy is to fail."""
+        if policy.action == FAIL:
+            raise ItemFailedError(item, policy.step) from error
+        if policy.ordinal is None:
+            self.context.count("skipped", 1)
+            return
+        self.context.count("dead_letters", 1)
+        letter = DeadLetter.of(item, error, policy.step)
+        if self._outgoing and self._outgoing[-1][1] == policy.ordinal:
+            self._outgoing[-1][0].append(letter)  # type: ignore[attr-defined]
+        else:
+            self._outgoing.append(([letter], policy.ordinal))
+
+    def flush(self) -> bool:
+        """Emit what was sent; true if nothing is left. Call it at the end of a callback."""
+        outgoing = self._outgoing
+        while outgoing:
+            if not self.outbox.offer_batch(*outgoing[0]):
+                return False
+            outgoing.popleft()
+        return True
+
+    # --- Processor --------------------------------------------------------------------------
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        # The input stays in the inbox until all of its output is out, so that the engine calls
+        # again, and so that a snapshot, which needs an empty inbox, never cuts a batch in two.
+        if not self._is_processed:
+            self.process_batch(ordinal, inbox.items())
+            self._is_processed = True
+        if self.flush():
+            inbox.clear()
+            self._is_processed = False
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        return self.flush() and self.outbox.offer(watermark)

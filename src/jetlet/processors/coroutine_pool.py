@@ -1,0 +1,369 @@
+"""CoroutinePool: a limited number of coroutines at a time, fed from another thread.
+
+What ``map_async`` and ``flat_map_async`` run on: :class:`AsyncOptions` says how an item is dealt
+with, a :class:`Call` is one item on its way, the pool runs calls on an event loop and says when
+some are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jetlet.core.outbox import Ordinals
+from jetlet.errors import InvalidArgumentError
+from jetlet.processors.base import ErrorPolicy
+
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "AsyncOptions",
+    "Call",
+    "CoroutinePool",
+    "NotAwaitableError",
+    "check_async_function",
+    "default_jitter",
+]
+
+logger = logging.getLogger("jetlet.execution")
+
+DEFAULT_CONCURRENCY: Final = 256
+MAX_STREAK: Final = 64
+"""Calls in a row that may end without waiting before others on the loop get their turn."""
+
+Attempt = Callable[[Any], Awaitable[Any]]
+
+
+class NotAwaitableError(InvalidArgumentError):
+    """The function gave a plain value; that is no matter of a single item, so the job fails."""
+
+
+FATAL: Final = (NotAwaitableError, SystemExit, KeyboardInterrupt)
+"""What ends the job whatever the error policy is."""
+
+
+def default_jitter() -> float:
+    """A random number from 0 up to 1."""
+    return random.random()
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncOptions:
+    """How a stage calls its coroutine function."""
+
+    fn: Callable[[Any], Any]
+    policy: ErrorPolicy
+    max_concurrency: int = DEFAULT_CONCURRENCY
+    ordered: bool = True
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 0.1
+    flat: bool = False
+    data_ordinals: Ordinals = None
+    jitter: Callable[[], float] = default_jitter
+
+    @property
+    def method(self) -> str:
+        """What the user wrote."""
+        return "flat_map_async" if self.flat else "map_async"
+
+    def __post_init__(self) -> None:
+        what = self.method
+        check_async_function(what, self.fn, flat=self.flat)
+        if type(self.max_concurrency) is not int or self.max_concurrency < 1:
+            raise InvalidArgumentError(
+                f"{what}: max_concurrency={self.max_concurrency!r}: write a whole number of at "
+                "least 1"
+            )
+        if self.timeout is not None and not self.timeout > 0:
+            raise InvalidArgumentError(
+                f"{what}: timeout={self.timeout!r}: write a number of seconds above 0, or None "
+                "for no timeout"
+            )
+        if type(self.retries) is not int or self.retries < 0:
+            raise InvalidArgumentError(
+                f"{what}: retries={self.retries!r}: write how often to try again, 0 for never"
+            )
+        if not self.backoff >= 0:
+            raise InvalidArgumentError(
+                f"{what}: backoff={self.backoff!r}: write the first pause in seconds, 0 for none"
+            )
+
+
+class Call:
+    """An item on its way through the event loop.
+
+    Made by the worker, then filled in by the loop, which sets ``is_done`` last.
+    """
+
+    __slots__ = ("error", "is_done", "item", "result")
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_done = False
+
+
+class CoroutinePool:
+    """Runs calls on the event loop, a limited number at a time.
+
+    ``submit`` and ``close`` are for the processor; everything else happens on the loop's thread.
+    """
+
+    def __init__(
+        self, options: AsyncOptions, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
+    ) -> None:
+        self.finished: deque[Call] = deque()
+        """Unordered mode: calls that are done, for the processor to take."""
+        self.failed: Call | None = None
+        """A call that ends the job."""
+        self._options = options
+        self._attempt = make_attempt(options)
+        self._loop = loop
+        self._wake = wake
+        self._todo: deque[Call] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unstarted = 0
+        """Tasks that have been made and have not taken a call yet."""
+        self._is_starting = False
+        self._is_notifying = False
+        self._is_closing = False
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Run the calls, in order; at most one signal to the loop for all of them."""
+        self._todo.extend(calls)
+        # With all tasks at work no signal is needed: each takes its next call from the queue. To
+        # send one is a system call, after which a busy loop may keep the worker out for long.
+        if len(self._tasks) < self._options.max_concurrency and not self._is_starting:
+            self._is_starting = True
+            self._loop.call_soon_threadsafe(self._start)
+
+    def close(self, timeout: float) -> bool:
+        """Cancel what runs and wait for it; false if it does not end in time."""
+        if self._loop.is_closed():
+            return True
+        ended = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
+        try:
+            ended.result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _cancel(self) -> None:
+        self._is_closing = True
+        self._todo.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self) -> None:
+        self._is_starting = False
+        if self._is_closing:
+            return
+        room = self._options.max_concurrency - len(self._tasks)
+        for _ in range(min(len(self._todo) - self._unstarted, room)):
+            self._unstarted += 1
+            self._tasks.add(self._loop.create_task(self._work()))
+
+    async def _work(self) -> None:
+        """Do one call after the other until there are none."""
+        todo = self._todo
+        attempt = self._attempt
+        finished = None if self._options.ordered else self.finished
+        call_soon = self._loop.call_soon
+        task = asyncio.current_task()
+        assert task is not None
+        self._unstarted -= 1
+        streak = 0
+        try:
+            while todo:
+                call = todo.popleft()
+                try:
+                    call.result = await attempt(call.item)
+                except asyncio.CancelledError as error:
+                    if self._is_closing:
+                        raise
+                    # The item was cancelled by the user's code, not this task by us.
+                    while task.cancelling():
+                        task.uncancel()
+                    self._note_failure(call, error)
+                except (Exception, SystemExit, KeyboardInterrupt) as error:
+                    self._note_failure(call, error)
+                call.is_done = True
+                if finished is not None:
+                    finished.append(call)
+                if not self._is_notifying:
+                    # At the next turn of the loop: once for all that ends in this one.
+                    self._is_notifying = True
+                    call_soon(self._notify)
+                    streak = 0
+                elif streak < MAX_STREAK:
+                    streak += 1
+                else:
+                    # It may be that the function never waits. Then nobody else would get a turn.
+                    streak = 0
+                    await asyncio.sleep(0)
+        finally:
+            self._tasks.discard(task)
+        # `submit` first adds calls and then looks at the tasks, here it is the other way round: so
+        # a call that came just now is seen by one side at least.
+        if todo:
+            self._start()
+
+    def _note_failure(self, call: Call, error: BaseException) -> None:
+        call.error = error
+        if self.failed is None and (self._options.policy.fails or isinstance(error, FATAL)):
+            self.failed = call
+
+    def _notify(self) -> None:
+        self._is_notifying = False
+        self._wake()
+
+
+# --- The user's function ----------------------------------------------------------------------
+
+
+def make_attempt(options: AsyncOptions) -> Attempt:
+    """The coroutine function that deals with one item: the user's, with what was asked for."""
+    attempt = _flattened(options) if options.flat else _checked(options)
+    if options.timeout is not None:
+        attempt = _with_timeout(attempt, options.timeout)
+    if options.retries:
+        attempt = _with_retries(attempt, options)
+    return attempt
+
+
+def _checked(options: AsyncOptions) -> Attempt:
+    fn: Attempt = options.fn
+    if inspect.iscoroutinefunction(fn):
+        # The usual case costs nothing per item.
+        return fn
+
+    async def attempt(item: Any) -> Any:
+        produced: Any = fn(item)
+        if not inspect.isawaitable(produced):
+            raise _not_awaitable(options, produced)
+        return await produced
+
+    return attempt
+
+
+def _flattened(options: AsyncOptions) -> Attempt:
+    fn = options.fn
+
+    async def attempt(item: Any) -> Any:
+        produced = fn(item)
+        if inspect.isawaitable(produced):
+            produced = await produced
+        elif not hasattr(produced, "__aiter__"):
+            raise _not_awaitable(options, produced)
+        if hasattr(produced, "aclose"):
+            async with aclosing(produced):
+                return [result async for result in produced]
+        if hasattr(produced, "__aiter__"):
+            return [result async for result in produced]
+        return list(produced)
+
+    return attempt
+
+
+def _with_timeout(attempt: Attempt, timeout: float) -> Attempt:
+    async def timed(item: Any) -> Any:
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                return await attempt(item)
+        except TimeoutError:
+            if scope.expired():
+                raise TimeoutError(f"no result within {timeout:g} s") from None
+            raise
+
+    return timed
+
+
+def _with_retries(attempt: Attempt, options: AsyncOptions) -> Attempt:
+    async def repeated(item: Any) -> Any:
+        pause = options.backoff
+        for _ in range(options.retries):
+            try:
+                return await attempt(item)
+            except NotAwaitableError:
+                raise
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+            except Exception as error:
+                logger.debug("%s: trying again after %r", options.policy.step, error)
+            # Between a half and the whole of it, so that those who failed together do not all
+            # come back together.
+            await asyncio.sleep(pause * (0.5 + options.jitter() / 2))
+            pause *= 2
+        return await attempt(item)
+
+    return repeated
+
+
+def _not_awaitable(options: AsyncOptions, produced: Any) -> NotAwaitableError:
+    name = _name(options.fn)
+    plain = "flat_map" if options.flat else "map"
+    return NotAwaitableError(
+        f"{options.method}: {name} returned {type(produced).__name__!r}, which cannot be awaited: "
+        f"write `async def {name}(item): ...`, or {plain}({name}) for a plain function"
+    )
+
+
+def check_async_function(what: str, fn: Any, *, flat: bool = False) -> None:
+    """Refuse a function that is plainly not a coroutine function.
+
+    What cannot be told in advance is accepted, and checked when it is called: a lambda, a callable
+    object, a function whose return annotation is an awaitable.
+    """
+    name = _name(fn)
+    if not callable(fn):
+        raise InvalidArgumentError(f"{what}({fn!r}): write a coroutine function: `async def`")
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    if inspect.isasyncgenfunction(inner):
+        if not flat:
+            raise InvalidArgumentError(
+                f"{what}({name}): it yields any number of results: write flat_map_async({name})"
+            )
+        return
+    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__):
+        return
+    if inspect.isgeneratorfunction(inner) or inspect.isbuiltin(inner) or inspect.isclass(inner):
+        is_plain = not hasattr(inner, "__await__")
+    else:
+        is_plain = (
+            (inspect.isfunction(inner) or inspect.ismethod(inner))
+            and inner.__name__ != "<lambda>"
+            and not _promises_awaitable(inner)
+        )
+    if is_plain:
+        plain = "flat_map" if flat else "map"
+        raise InvalidArgumentError(
+            f"{what}({name}): it is not a coroutine function: write `async def {name}(item): ...`, "
+            f"or {plain}({name}) for a plain function"
+        )
+
+
+def _promises_awaitable(fn: Any) -> bool:
+    annotation = getattr(fn, "__annotations__", {}).get("return", "")
+    return re.search(r"Awaitable|Coroutine|Future|Task|Async", str(annotation)) is not None
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__name__", None) or type(fn).__name__

@@ -1,0 +1,82 @@
+"""DistinctProcessor: the first item of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import filterfalse
+from typing import Any
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.outbox import Ordinals
+from jetlet.pipeline.functions import whole_item
+from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.state_saver import StateSaver
+
+__all__ = ["DistinctProcessor"]
+
+
+class DistinctProcessor(BatchProcessor):
+    """Passes on an item if its key has not been seen, in the order of arrival.
+
+    Without ``key_fn`` the item is the key. It remembers every key. The edge into it must be
+    partitioned by the same key.
+    """
+
+    def __init__(
+        self,
+        key_fn: Callable[[Any], Any] | None = None,
+        *,
+        policy: ErrorPolicy | None = None,
+        data_ordinals: Ordinals = None,
+    ) -> None:
+        super().__init__(data_ordinals)
+        self._key_fn = None if key_fn is whole_item else key_fn
+        self._policy = policy or ErrorPolicy("distinct")
+        self._seen: set[Any] = set()
+        self._saver = StateSaver()
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if not self._policy.fails:
+            self.send(self._first_items_or_reject(batch))
+            return
+        it = iter(batch)
+        try:
+            self.send(self._first_items(it, batch))
+        except Exception as error:
+            failure = item_failure(batch, it, self._policy.step)
+            raise failure from lookup_error(error, failure.item, [self._key_fn])
+
+    def _first_items(self, it: Iterator[Any], batch: Sequence[Any]) -> list[Any]:
+        seen, key_fn = self._seen, self._key_fn
+        if key_fn is None:
+            fresh = list(filterfalse(seen.__contains__, dict.fromkeys(it)))
+            seen.update(fresh)
+            return fresh
+        add = seen.add
+        fresh = []
+        for item in it:
+            key = key_fn(item)
+            if key not in seen:
+                add(key)
+                fresh.append(item)
+        return fresh
+
+    def _first_items_or_reject(self, batch: Sequence[Any]) -> list[Any]:
+        seen, key_fn = self._seen, self._key_fn
+        fresh = []
+        for item in batch:
+            try:
+                key = item if key_fn is None else key_fn(item)
+                if key not in seen:
+                    seen.add(key)
+                    fresh.append(item)
+            except Exception as error:
+                self.reject(self._policy, item, lookup_error(error, item, [key_fn]))
+        return fresh
+
+    def save_to_snapshot(self) -> bool:
+        return self._saver.save(self.outbox, lambda: ((key, True) for key in self._seen))
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        self._seen.update([key for key, _ in inbox.take()])

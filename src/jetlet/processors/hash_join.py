@@ -1,0 +1,256 @@
+"""HashJoinProcessor: looks each item up in tables that are read into memory first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product, repeat
+from typing import Any
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey
+from jetlet.core.outbox import Ordinals
+from jetlet.errors import InvalidArgumentError, ItemFailedError
+from jetlet.pipeline.functions import whole_item
+from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.state_saver import StateSaver
+
+__all__ = ["HashJoinProcessor"]
+
+KeyFn = Callable[[Any], Any]
+
+PROBE_ORDINAL = 0
+RESULTS_PER_BATCH = 1024
+"""Results of items with several matches are emitted in batches of this size."""
+KEYS_PER_ENTRY = 256
+"""Keys of a table that share an entry of a snapshot."""
+
+_MISSING = object()
+
+
+class _BuildSide:
+    """The table of one build side. Most keys have one value, and a list for each would cost."""
+
+    __slots__ = ("first", "key_fn", "more", "value_fn")
+
+    def __init__(self, key_fn: KeyFn, value_fn: KeyFn | None) -> None:
+        self.key_fn = None if key_fn is whole_item else key_fn
+        self.value_fn = None if value_fn is whole_item else value_fn
+        self.first: dict[Any, Any] = {}
+        """The first value of each key."""
+        self.more: dict[Any, list[Any]] = {}
+        """The others, of the keys that have any."""
+
+    def add(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        first = self.first
+        fresh = dict(zip(keys, values, strict=True))
+        if len(fresh) == len(keys) and first.keys().isdisjoint(fresh):
+            first.update(fresh)
+            return
+        for key, value in zip(keys, values, strict=True):
+            if key in first:
+                self.more.setdefault(key, []).append(value)
+            else:
+                first[key] = value
+
+    def entries(self) -> Iterator[list[tuple[Any, list[Any]]]]:
+        """Keys with all of their values, some at a time."""
+        keys = iter(self.first)
+        while some := list(islice(keys, KEYS_PER_ENTRY)):
+            yield [(key, [self.first[key], *self.more.get(key, ())]) for key in some]
+
+
+class HashJoinProcessor(BatchProcessor):
+    """Joins the items of ordinal 0, the probe side, with those of ordinals 1 to n, the build sides.
+
+    The build sides are complete in memory before the first item is looked up: their edges come
+    with a lower priority value, which drains them first. They are broadcast, so that each
+    processor has all of them. Side i holds what ``build_value_fns[i]`` makes of its items, by
+    ``build_key_fns[i]``; ``probe_key_fns[i]`` gives the key under which an item is looked up there.
+
+    For an item and one value of each side ``to_output(item, value1, value2, ...)`` is emitted,
+    without ``to_output`` the tuple of them; for every combination if there are several. A side
+    without a value for the item contributes one ``None``, or with ``inner`` drops the item. Keys
+    are compared as in a dict: ``None`` is a key like any other and equal to itself.
+
+    What fails on a build side is rejected once, by the first processor, although all of them see
+    it. An item that fails for one of its combinations is rejected as a whole.
+    """
+
+    def __init__(
+        self,
+        build_key_fns: Sequence[KeyFn],
+        probe_key_fns: Sequence[KeyFn],
+        to_output: Callable[..., Any] | None = None,
+        *,
+        inner: bool = False,
+        build_value_fns: Sequence[KeyFn | None] | None = None,
+        policy: ErrorPolicy | None = None,
+        data_ordinals: Ordinals = None,
+    ) -> None:
+        super().__init__(data_ordinals)
+        count = len(build_key_fns)
+        if build_value_fns is None:
+            build_value_fns = (None,) * count
+        if not count or len(probe_key_fns) != count or len(build_value_fns) != count:
+            raise InvalidArgumentError(
+                f"a hash join needs for each of its build sides one of each function; it got "
+                f"{count} build_key_fns, {len(probe_key_fns)} probe_key_fns, "
+                f"{len(build_value_fns)} build_value_fns"
+            )
+        self._sides = tuple(map(_BuildSide, build_key_fns, build_value_fns))
+        self._probe_key_fns = tuple(None if fn is whole_item else fn for fn in probe_key_fns)
+        self._to_output = to_output
+        self._inner = inner
+        self._policy = policy or ErrorPolicy("hash-join")
+        self._results: Iterator[Any] | None = None
+        """Of the batch in the inbox, if they are made one by one."""
+        self._saver = StateSaver()
+
+    # --- Building ---------------------------------------------------------------------------
+
+    def _build(self, side: _BuildSide, batch: Sequence[Any]) -> None:
+        key_fn, value_fn = side.key_fn, side.value_fn
+        if not self._policy.fails:
+            self._build_or_reject(side, batch)
+            return
+        it = iter(batch)
+        try:
+            keys = batch if key_fn is None else [key_fn(item) for item in it]
+            it = iter(batch)
+            values = batch if value_fn is None else [value_fn(item) for item in it]
+            it = iter(keys)
+            for key in it:
+                hash(key)
+        except Exception as error:
+            failure = item_failure(batch, it, self._policy.step)
+            raise failure from lookup_error(error, failure.item, [key_fn])
+        side.add(keys, values)
+
+    def _build_or_reject(self, side: _BuildSide, batch: Sequence[Any]) -> None:
+        key_fn, value_fn = side.key_fn, side.value_fn
+        keys, values = [], []
+        for item in batch:
+            try:
+                key = item if key_fn is None else key_fn(item)
+                value = item if value_fn is None else value_fn(item)
+                hash(key)
+            except Exception as error:
+                if self.context.global_index == 0:
+                    self.reject(self._policy, item, lookup_error(error, item, [key_fn]))
+                continue
+            keys.append(key)
+            values.append(value)
+        side.add(keys, values)
+
+    # --- Probing ----------------------------------------------------------------------------
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        if ordinal != PROBE_ORDINAL or not (self._results or any(s.more for s in self._sides)):
+            super().process(ordinal, inbox)
+            return
+        # An item may have any number of results: they are made as the outbox takes them.
+        if self._results is None:
+            self._results = self._combinations(inbox.items())
+        while self.flush():
+            results = list(islice(self._results, RESULTS_PER_BATCH))
+            if not results:
+                self._results = None
+                inbox.clear()
+                return
+            self.send(results)
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if ordinal != PROBE_ORDINAL:
+            self._build(self._sides[ordinal - 1], batch)
+        elif self._policy.fails:
+            self.send(self._join_unique(batch))
+        else:
+            self.send(list(self._combinations(batch)))
+
+    def _join_unique(self, batch: Sequence[Any]) -> list[Any]:
+        """Join when no key has more than one value; almost all of it in C."""
+        to_output, inner = self._to_output, self._inner
+        default = _MISSING if inner else None
+        it = iter(batch)
+        try:
+            columns = []
+            for side, key_fn in zip(self._sides, self._probe_key_fns, strict=True):
+                it = iter(batch)
+                keys = batch if key_fn is None else [key_fn(item) for item in it]
+                it = iter(keys)
+                columns.append(list(map(side.first.get, it, repeat(default))))
+            it = iter(batch)
+            rows = zip(it, *columns, strict=False)
+            if to_output is None:
+                return [row for row in rows if _is_complete(row)] if inner else list(rows)
+            if len(columns) == 1 and inner:
+                return [to_output(item, value) for item, value in rows if value is not _MISSING]
+            if inner:
+                return [to_output(*row) for row in rows if _is_complete(row)]
+            return [to_output(*row) for row in rows]
+        except Exception as error:
+            failure = item_failure(batch, it, self._policy.step)
+            raise failure from lookup_error(error, failure.item, self._probe_key_fns)
+
+    def _combinations(self, batch: Sequence[Any]) -> Iterator[Any]:
+        """The results one by one, for sides that have several values for a key."""
+        to_output, policy = self._to_output, self._policy
+        for item in batch:
+            try:
+                matches = self._matches(item)
+                if matches is None:
+                    continue
+                results: Iterator[Any] = product((item,), *matches)
+                if to_output is not None:
+                    results = (to_output(*row) for row in results)
+                if not policy.fails:
+                    results = iter(list(results))
+                yield from results
+            except Exception as error:
+                cause = lookup_error(error, item, self._probe_key_fns)
+                if policy.fails:
+                    raise ItemFailedError(item, policy.step) from cause
+                self.reject(policy, item, cause)
+
+    def _matches(self, item: Any) -> list[Sequence[Any]] | None:
+        """The values for an item on each side; ``None`` if it is to be dropped."""
+        matches: list[Sequence[Any]] = []
+        for side, key_fn in zip(self._sides, self._probe_key_fns, strict=True):
+            key = item if key_fn is None else key_fn(item)
+            value = side.first.get(key, _MISSING)
+            if value is _MISSING:
+                if self._inner:
+                    return None
+                matches.append((None,))
+            elif key in side.more:
+                matches.append((value, *side.more[key]))
+            else:
+                matches.append((value,))
+        return matches
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # All processors have the same tables, and each gets them back.
+        if self.context.global_index != 0:
+            return True
+        return self._saver.save(self.outbox, self._entries, limit=8)
+
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        for index, side in enumerate(self._sides):
+            for number, entries in enumerate(side.entries()):
+                yield BroadcastKey((index, number)), (index, entries)
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        for _, (index, entries) in inbox.take():
+            side = self._sides[index]
+            for key, (first, *more) in entries:
+                side.first[key] = first
+                if more:
+                    side.more[key] = more
+
+
+def _is_complete(row: tuple[Any, ...]) -> bool:
+    # Not `_MISSING not in row`, which asks `==` of the user's objects.
+    return all(value is not _MISSING for value in row)

@@ -1,0 +1,39 @@
+"""``Pipeline.run``: choose an engine by name, run a pipeline to its end, close the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.jobs.config import JobConfig
+from jetlet.jobs.job import Job
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.pipeline import Pipeline
+
+ENGINES = ("spark", "embedded")
+
+
+def make_engine(on: str, **options: Any) -> Any:
+    """The engine of that name, with its options."""
+    if on == "embedded":
+        from jetlet.jobs.embedded import EmbeddedEngine
+
+        return EmbeddedEngine(**options)
+    if on == "spark":
+        from jetlet.spark.engine import SparkEngine
+
+        return SparkEngine(**options)
+    raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
+
+
+def run(pipeline: Pipeline, on: str, config: JobConfig | None, **options: Any) -> Job:
+    """Run a pipeline and return its job, which has ended."""
+    with make_engine(on, **options) as engine:
+        job: Job = engine.submit(pipeline, config)
+        try:
+            job.join()
+        except KeyboardInterrupt:
+            job.cancel()
+            raise
+        return job

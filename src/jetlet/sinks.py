@@ -1,0 +1,224 @@
+"""Where a pipeline writes to: ``sinks.csv("out/counts")`` and its like.
+
+A sink of files takes a directory, as a path or as a URL that fsspec knows, and fills it with
+``part-00000.csv`` and so on, a part per writer that had items, and an empty ``_SUCCESS``. All of
+it appears when the job has succeeded; a job that fails leaves nothing, and keeps what was there.
+``mode`` says what happens to a directory that holds something already:
+
+- ``"overwrite"``, the default, replaces the output of an earlier run. A directory that holds
+  anything else is refused.
+- ``"append"`` adds parts.
+- ``"error"`` refuses a directory that is not empty.
+
+``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``.
+"""
+
+# Connectors are imported by the function that needs them, so that `import jetlet` stays quick.
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from jetlet.pipeline.sink import Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jetlet.connectors.builders import WriterContext
+    from jetlet.connectors.client import CallbackSink, CollectSink, LoggerSink
+
+__all__ = [
+    "builder",
+    "client",
+    "collect",
+    "csv",
+    "json_lines",
+    "logger",
+    "noop",
+    "parquet",
+    "text",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
+Path = str | os.PathLike[str]
+Mode = Literal["overwrite", "append", "error"]
+
+
+def text(
+    directory: Path,
+    *,
+    to_str: Callable[[Any], str] = str,
+    encoding: str = "utf-8",
+    compression: str | None = None,
+    mode: Mode = "overwrite",
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Sink[Any]:
+    """Text files: a line per item, as ``to_str`` gives it."""
+    from jetlet.connectors.text import TextSink
+
+    return TextSink(
+        directory,
+        to_str=to_str,
+        encoding=encoding,
+        compression=compression,
+        mode=mode,
+        name=name,
+        storage_options=storage_options,
+    )
+
+
+def csv(
+    directory: Path,
+    *,
+    header: bool | Sequence[str] | None = None,
+    delimiter: str = ",",
+    quotechar: str | None = '"',
+    escapechar: str | None = None,
+    encoding: str = "utf-8",
+    compression: str | None = None,
+    mode: Mode = "overwrite",
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Sink[Any]:
+    """CSV files: a row per item.
+
+    A tuple or list is a row; so are a dict, a dataclass and a named tuple, which also give the
+    header; anything else is a row of one column. ``header=[...]`` names the columns (and of a dict
+    picks them), ``header=False`` leaves the header out. ``None`` is written as an empty field.
+    """
+    from jetlet.connectors.csv import CsvSink
+
+    return CsvSink(
+        directory,
+        header=header,
+        delimiter=delimiter,
+        quotechar=quotechar,
+        escapechar=escapechar,
+        encoding=encoding,
+        compression=compression,
+        mode=mode,
+        name=name,
+        storage_options=storage_options,
+    )
+
+
+def json_lines(
+    directory: Path,
+    *,
+    default: Callable[[Any], Any] | None = None,
+    compression: str | None = None,
+    mode: Mode = "overwrite",
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Sink[Any]:
+    """JSON Lines files: a value per item.
+
+    Dataclasses and named tuples become objects, dates and times ISO strings, decimals and UUIDs
+    strings, sets arrays. ``default`` takes the place of these rules: it gets a value that JSON has
+    no form for, and returns one that it has.
+    """
+    from jetlet.connectors.jsonl import JsonLinesSink
+
+    return JsonLinesSink(
+        directory,
+        default=default,
+        compression=compression,
+        mode=mode,
+        name=name,
+        storage_options=storage_options,
+    )
+
+
+def parquet(
+    directory: Path,
+    *,
+    schema: pa.Schema | Sequence[str] | None = None,
+    compression: str | None = "snappy",
+    mode: Mode = "overwrite",
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Sink[Any]:
+    """Parquet files: a row per item; what a row may be is as for `csv`.
+
+    Without a ``schema`` each part takes the types from its first rows; columns of tuples are then
+    called ``_1``, ``_2`` and so on. A list of names as ``schema`` names the columns. Needs
+    ``pip install 'jetlet[arrow]'``.
+    """
+    from jetlet.connectors.parquet import ParquetSink
+
+    return ParquetSink(
+        directory,
+        schema=schema,
+        compression=compression,
+        mode=mode,
+        name=name,
+        storage_options=storage_options,
+    )
+
+
+def collect(*, name: str | None = None) -> CollectSink[Any]:
+    """Keep the items here: ``sink.items`` has those of the latest run once its job has ended."""
+    from jetlet.connectors.client import CollectSink
+
+    return CollectSink(name=name)
+
+
+def logger(
+    prefix: str = "", formatter: Callable[[Any], str] = str, *, name: str | None = None
+) -> LoggerSink:
+    """Print a line per item to the standard output of this process."""
+    from jetlet.connectors.client import LoggerSink
+
+    return LoggerSink(prefix, formatter, name=name)
+
+
+def client(fn: Callable[[T], object], *, name: str | None = None) -> CallbackSink[T]:
+    """Call ``fn(item)`` in this process, wherever the job runs."""
+    from jetlet.connectors.client import CallbackSink
+
+    return CallbackSink(fn, name=name)
+
+
+def noop(*, name: str | None = None) -> Sink[Any]:
+    """Drop the items."""
+    from jetlet.connectors.client import NoopSink
+
+    return NoopSink(name=name)
+
+
+def builder(
+    name: str,
+    *,
+    create: Callable[[WriterContext], S],
+    receive: Callable[[S, T], object] | None = None,
+    receive_batch: Callable[[S, Sequence[T]], object] | None = None,
+    flush: Callable[[S], object] | None = None,
+    destroy: Callable[[S], object] | None = None,
+    blocking: bool = False,
+    preferred_local_parallelism: int = 1,
+) -> Sink[T]:
+    """A sink of your own, made of functions that run where the data is.
+
+    ``create(context)`` makes the state of a writer, such as a connection. ``receive(state, item)``
+    or ``receive_batch(state, items)`` takes items, ``flush(state)`` follows every batch, and
+    ``destroy(state)`` ends the writer, however the job ended. ``blocking=True`` gives each writer
+    a thread of its own; say it when it waits for a network.
+
+    There is no transaction: what was written before a failure stays, and a retry writes it again.
+    """
+    from jetlet.connectors.builders import BuiltSink
+
+    return BuiltSink(
+        name,
+        create=create,
+        receive=receive,
+        receive_batch=receive_batch,
+        flush=flush,
+        destroy=destroy,
+        blocking=blocking,
+        preferred_local_parallelism=preferred_local_parallelism,
+    )

@@ -1,0 +1,148 @@
+# ruff: noqa: RUF001 - the sign for "times" is what is printed
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetlet.cli.plan_view import stage_list, tree
+from jetlet.core import DAG, Processor, from_
+
+
+def build(name, edges, **parallelism):
+    """A DAG from (source, dest, *calls on the edge)."""
+    dag = DAG(name)
+    for source, dest, *_ in edges:
+        for vertex in (source, dest):
+            if vertex not in dag:
+                dag.new_vertex(vertex, Processor, parallelism.get(vertex, -1))
+    for source, dest, *calls in edges:
+        a, b = dag[source], dag[dest]
+        edge = from_(a, len(dag.outbound(a))).to(b, len(dag.inbound(b)))
+        for call in calls:
+            call(edge)
+        dag.edge(edge)
+    return dag
+
+
+def lines(text):
+    return text.splitlines()[2:]
+
+
+def test_a_chain_goes_straight_down():
+    dag = build(
+        "count",
+        [
+            ("read", "prepare", lambda e: e.partitioned()),
+            ("prepare", "count", lambda e: e.partitioned().distributed()),
+            ("count", "write"),
+        ],
+        read=1,
+    )
+    assert tree(dag, 2).splitlines() == [
+        "count: 4 vertices, 3 edges; × is the number of processors per member",
+        "",
+        "read ×1",
+        "↓ partitioned",
+        "prepare ×2",
+        "↓ distributed-partitioned",
+        "count ×2",
+        "↓",
+        "write ×2",
+    ]
+
+
+def test_a_fork_is_indented():
+    dag = build(
+        "fork",
+        [("read", "a"), ("read", "b", lambda e: e.broadcast()), ("a", "a2"), ("b", "b2")],
+    )
+    assert lines(tree(dag)) == [
+        "read ×1",
+        "├─▶ a ×1",
+        "│  ↓",
+        "│  a2 ×1",
+        "└─ broadcast ─▶ b ×1",
+        "   ↓",
+        "   b2 ×1",
+    ]
+
+
+def test_a_join_is_written_below_its_last_input():
+    dag = build(
+        "join",
+        [
+            ("orders", "join"),
+            ("customers", "join", lambda e: e.broadcast().distributed().priority(-1)),
+            ("join", "write"),
+        ],
+    )
+    assert lines(tree(dag)) == [
+        "orders ×1",
+        "└─▶ join (below)",
+        "customers ×1",
+        "↓ distributed-broadcast, read to its end first",
+        "join ×1",
+        "↓",
+        "write ×1",
+    ]
+
+
+def test_a_diamond_and_a_doubled_edge_write_each_vertex_once():
+    dag = build(
+        "diamond",
+        [("read", "a"), ("read", "b"), ("a", "join"), ("b", "join"), ("read", "join")],
+    )
+    assert lines(tree(dag)) == [
+        "read ×1",
+        "├─▶ a ×1",
+        "│  └─▶ join (below)",
+        "├─▶ b ×1",
+        "│  └─▶ join (below)",
+        "└─▶ join ×1",
+    ]
+    twice = build("twice", [("read", "join"), ("read", "join", lambda e: e.broadcast())])
+    assert lines(tree(twice)) == [
+        "read ×1",
+        "├─▶ join (below)",
+        "└─ broadcast ─▶ join ×1",
+    ]
+
+
+def test_every_vertex_is_described_once_and_every_edge_shown():
+    dag = build(
+        "many",
+        [(f"v{a}", f"v{b}") for b in range(1, 9) for a in range(b) if (a * 7 + b) % 3 == 0]
+        + [("v0", "v9")],
+    )
+    text = tree(dag)
+    for vertex in dag:
+        assert sum(f"{vertex.name} ×" in line for line in lines(text)) == 1
+    assert text.count("▶") + text.count("↓") == len(dag.edges)
+
+
+def test_a_chain_may_be_longer_than_the_stack():
+    dag = build("long", [(f"v{i}", f"v{i + 1}") for i in range(1200)])
+    assert lines(tree(dag))[-1] == "v1200 ×1"
+
+
+def test_stages_show_what_is_moved_between_them():
+    @dataclass
+    class Stage:
+        name: str
+        vertices: list[str]
+
+    dag = build(
+        "count",
+        [("read", "prepare"), ("prepare", "count", lambda e: e.partitioned().distributed())],
+    )
+    stages = [Stage("stage 0", ["read", "prepare"]), Stage("stage 1", ["count"])]
+    assert stage_list(dag, stages, 2).splitlines()[1:] == [
+        "",
+        "stage 0",
+        "  read ×2",
+        "  prepare ×2",
+        "    ─ distributed-partitioned ─▶ count, in another stage",
+        "",
+        "stage 1",
+        "  count ×2",
+    ]

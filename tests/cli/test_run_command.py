@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from jetlet import __version__
+
+JOBS = """
+    import itertools
+    import logging
+    import threading
+
+    from jetlet import Pipeline, agg, sinks, sources, whole_item
+
+    words = Pipeline("word-count")
+    (words.read_from(sources.items(["a b", "b"]))
+       .flat_map(str.split)
+       .grouping_key(whole_item)
+       .aggregate(agg.counting())
+       .write_to(sinks.logger()))
+
+    def to_int(text):
+        return int(text)
+
+    bad = Pipeline("bad")
+    bad.read_from(sources.items(["1", "x"])).map(to_int).write_to(sinks.logger())
+
+    lenient = Pipeline("lenient")
+    (lenient.read_from(sources.items(["1", "x", "3"])).map(to_int, on_error="skip")
+       .write_to(sinks.logger()))
+
+    no_sink = Pipeline("no-sink")
+    no_sink.read_from(sources.items([1])).map(str)
+
+    files = Pipeline("files")
+    files.read_from(sources.text("no-such-file.txt")).write_to(sinks.logger())
+
+    def broken_splits(target):
+        return 1 / 0
+
+    no_splits = Pipeline("no-splits")
+    no_splits.read_from(sources.batch("b", lambda s: [s], broken_splits)).write_to(sinks.noop())
+
+    endless = Pipeline("endless")
+    (endless.read_from(sources.batch("numbers", lambda split: itertools.count()))
+       .filter(lambda n: n % 1000 == 0)
+       .write_to(sinks.logger("n = ")))
+
+    def hang(split):
+        print("hanging", flush=True)
+        threading.Event().wait()
+        yield 1
+
+    hanging = Pipeline("hanging")
+    hanging.read_from(sources.batch("stuck", hang, blocking=True)).write_to(sinks.noop())
+
+    def number(i):
+        if i % 1000 == 0:
+            logging.getLogger("numbers").warning("log %d", i)
+        return "%05d %s" % (i, "x" * 70)
+
+    lines = Pipeline("lines")
+    (lines.read_from(sources.batch("numbers", lambda split: range(30_000)))
+       .map(number).filter(lambda line: line[2:5] == "000").write_to(sinks.logger()))
+"""
+FILE = "jobs_to_run.py"
+
+
+@pytest.fixture
+def jobs(project):
+    project.write(FILE, JOBS)
+    return project
+
+
+def run(project, name, *args):
+    # Reports of slow calls depend on how busy the machine is.
+    return project.jetlet("run", f"{FILE}:{name}", "--on", "embedded", "--log-level=error", *args)
+
+
+class TestOutcomes:
+    def test_a_job_that_completes(self, jobs):
+        result = run(jobs, "words")
+        assert result.exit_code == 0
+        assert sorted(result.stdout.splitlines()) == ["('a', 1)", "('b', 2)"]
+        assert re.fullmatch(
+            r"word-count completed in 0\.\d\d s: 2 items read, 2 written\n", result.stderr
+        )
+
+    def test_quiet_leaves_only_the_output(self, jobs):
+        result = run(jobs, "words", "--quiet")
+        assert result.exit_code == 0 and result.stderr == ""
+        assert len(result.stdout.splitlines()) == 2
+
+    def test_skipped_records_are_counted(self, jobs):
+        result = run(jobs, "lenient")
+        assert result.stdout == "1\n3\n"
+        assert "3 items read, 2 written, 1 skipped" in result.stderr
+
+    def test_a_job_that_fails(self, jobs):
+        result = run(jobs, "bad")
+        assert result.exit_code == 1
+        lines = result.stderr.splitlines()
+        assert lines[0].startswith("job 'bad' failed in vertex 'map' on item 'x': ValueError: ")
+        assert lines[1] == "Traceback (most recent call last):"
+        assert lines[2].endswith(f'{FILE}", line 19, in to_int')
+        assert lines[-2] == "ValueError: invalid literal for int() with base 10: 'x'"
+        assert "--traceback" in lines[-1]
+        assert "fused" not in result.stderr
+
+    def test_a_whole_traceback_on_request(self, jobs):
+        result = run(jobs, "bad", "--traceback")
+        assert result.exit_code == 1
+        assert "fused.py" in result.stderr and "in to_int" in result.stderr
+
+    def test_the_error_is_told_once(self, jobs):
+        process = jobs.start("run", f"{FILE}:bad", "--on", "embedded")
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert err.count("failed in vertex 'map'") == 1
+        assert err.count("Traceback") == 1
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("no_sink", "stage 'map' of pipeline 'no-sink' leads nowhere"),
+            ("files", "no-such-file.txt"),
+            ("missing", "has no 'missing'"),
+        ],
+    )
+    def test_a_mistake_is_a_message(self, jobs, name, message):
+        result = run(jobs, name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("Error: ") and message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        assert "Traceback" in run(jobs, "no_sink", "--traceback").stderr
+
+    def test_an_error_of_the_user_before_the_job_runs(self, jobs):
+        result = run(jobs, "no_splits")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("no-splits did not start: ZeroDivisionError: ")
+        assert "in broken_splits" in result.stderr
+
+    def test_logging_is_left_as_it_was(self, jobs):
+        root = logging.getLogger()
+        before = (root.level, list(root.handlers))
+        run(jobs, "words")
+        assert (root.level, list(root.handlers)) == before
+
+    def test_signal_handlers_are_left_as_they_were(self, jobs):
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        run(jobs, "words")
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "instead"),
+        [
+            (["--workers", "2"], "--on embedded --workers 2"),
+            (["--members", "2"], "--master 'local[2]'"),
+            (["--on", "embedded", "--master", "local[2]"], "leave out --on embedded"),
+            (["--on", "embedded", "--spark-conf", "a=b"], "--spark-conf is for the spark engine"),
+            (["--spark-conf", "a"], "KEY=VALUE"),
+            (["--on", "embedded", "--workers", "0"], "--workers"),
+            (["--on", "flink"], "'spark', 'embedded'"),
+            (["--paralelism", "2"], "--parallelism"),
+        ],
+    )
+    def test_an_option_that_does_not_fit_is_refused(self, jobs, options, instead):
+        result = jobs.jetlet("run", f"{FILE}:words", *options)
+        assert result.exit_code == 2
+        assert instead in result.stderr
+
+    def test_options_reach_the_engine(self, jobs, monkeypatch):
+        made = []
+
+        class Engine:
+            def __init__(self, on, **options):
+                made.append((on, options))
+                raise RuntimeError("no engine today")
+
+        monkeypatch.setattr("jetlet.cli.run_command.make_engine", Engine)
+        result = jobs.jetlet(
+            *("run", f"{FILE}:words", "--master", "local[2]"),
+            *("--spark-conf", "spark.a=b=c", "--spark-conf", "spark.d=1"),
+        )
+        assert made == [
+            ("spark", {"master": "local[2]", "config": {"spark.a": "b=c", "spark.d": "1"}})
+        ]
+        assert result.exit_code == 1
+        assert "cannot start the spark engine: RuntimeError: no engine today" in result.stderr
+
+    def test_workers_and_parallelism(self, jobs):
+        result = run(jobs, "words", "--workers", "2", "--parallelism", "3")
+        assert result.exit_code == 0
+        assert sorted(result.stdout.splitlines()) == ["('a', 1)", "('b', 2)"]
+
+
+class TestHelp:
+    @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["plan", "-h"]])
+    def test_help_has_an_example(self, project, args):
+        result = project.jetlet(*args)
+        assert result.exit_code == 0
+        assert re.search(r"Examples:\n +jetlet (run|plan) word_count.py", result.stdout)
+
+    def test_a_file_without_a_command_gets_the_command(self, project):
+        result = project.jetlet("word_count.py:p")
+        assert result.exit_code == 2
+        assert "write main run word_count.py:p" in result.stderr
+
+    @pytest.mark.parametrize(
+        "command", [["-m", "jetlet"], ["-c", "import jetlet.cli as c; c.main()"]]
+    )
+    def test_version(self, command):
+        done = subprocess.run(
+            [sys.executable, *command, "--version"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"jetlet, version {__version__}\n"
+
+    def test_the_version_needs_no_display(self):
+        code = (
+            "import sys, jetlet.cli as c\n"
+            "try: c.main(['--version'])\n"
+            "except SystemExit: print([m for m in ('rich', 'pyspark', 'asyncio') if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        assert done.stdout.splitlines()[-1] == b"[]"
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_a_signal_cancels_the_job(self, jobs, signum, code):
+        process = jobs.start("run", f"{FILE}:endless", "--on", "embedded", "--log-level=error")
+        assert process.stdout.readline() == "n = 0\n"
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == code
+        assert re.fullmatch(r"endless cancelled after .* items read, [\d,]+ written\n", err)
+        # Whole lines to the end, and nothing else.
+        assert out.endswith("\n") and all(line.startswith("n = ") for line in out.splitlines())
+
+    def test_a_second_signal_ends_at_once(self, jobs):
+        process = jobs.start("run", f"{FILE}:hanging", "--on", "embedded", "--log-level=error")
+        assert process.stdout.readline() == "hanging\n"
+        process.send_signal(signal.SIGINT)
+        # It says so when it has to wait for the user's code.
+        assert "Ctrl-C again ends at once" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert err == "ended at once\n"
+
+    def test_a_signal_while_the_file_is_loaded(self, project):
+        project.write(
+            "slow_to_load.py", "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+        )
+        process = project.start("run", "slow_to_load.py", "--on", "embedded")
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert err == "cancelled before it ran\n"
+
+    def test_a_reader_that_has_had_enough_ends_the_job(self, jobs):
+        process = jobs.start("run", f"{FILE}:endless", "--on", "embedded", "--log-level=error")
+        assert process.stdout.readline() == "n = 0\n"
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=30) == 141
+        assert re.fullmatch(r"endless ended after .*: nobody reads its output any more\n", err)
+
+
+def in_terminal(project, *args, columns=70, until=None, stdout=None):
+    """Run on a terminal; returns what was written to it and the exit code.
+
+    With ``until``, Ctrl-C is pressed when that text has appeared.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        env.pop(name, None)
+    process = project.start(
+        *args, stdin=theirs, stdout=stdout or theirs, stderr=theirs, text=False, env=env
+    )
+    os.close(theirs)
+    written, deadline = b"", time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not select.select([ours], [], [], 1)[0]:
+            continue
+        try:
+            data = os.read(ours, 65536)
+        except OSError as error:
+            assert error.errno == errno.EIO  # how Linux says that the other end is closed
+            break
+        if not data:
+            break
+        written += data
+        if until and until in written:
+            process.send_signal(signal.SIGINT)
+            until = None
+    os.close(ours)
+    return written.decode(), process.wait(timeout=30)
+
+
+def screen(written: str, columns: int = 70) -> list[str]:
+    """What is to be seen in the end, of the little that our displays use of a terminal."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\??[\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row += 1
+        elif part.startswith("\x1b"):
+            if part.endswith("A"):
+                row -= int(part[2:-1] or 1)
+            elif part.endswith("K"):
+                assert part == "\x1b[2K"
+                lines[row] = ""
+            else:
+                assert part[-1] in "mhl", part
+        else:
+            while part:
+                if column == columns:
+                    row, column = row + 1, 0
+                lines += [""] * (row + 1 - len(lines))
+                piece, part = part[: columns - column], part[columns - column :]
+                lines[row] = (
+                    lines[row].ljust(column)[:column] + piece + lines[row][column + len(piece) :]
+                )
+                column += len(piece)
+        lines += [""] * (row + 1 - len(lines))
+    return [line.rstrip() for line in lines]
+
+
+class TestTerminal:
+    def test_a_table_stays_below_what_is_printed(self, jobs):
+        written, code = in_terminal(jobs, "run", f"{FILE}:lines", "--on", "embedded")
+        assert code == 0
+        shown = screen(written)
+        # Each line of the job and of the log is there once, whole, in order: none was drawn over,
+        # and none was wrapped but by the terminal itself.
+        text = "\n".join(shown)
+        items = re.findall(r"^(\d{5}) (x{64})\n(x{6})$", text, re.MULTILINE)
+        assert [int(number) for number, *_ in items] == [*range(0, 30_000, 1000)]
+        logged = re.findall(r"^WARNING numbers: log (\d+)$", text, re.MULTILINE)
+        assert [int(number) for number in logged] == [*range(0, 30_000, 1000)]
+        table = [line.split()[0] for line in shown[-8:] if line]
+        assert table == ["lines", "vertex", "numbers", "fused(map,", "logger-sink", "lines"]
+        assert re.match(r"lines  completed  \d", shown[-7]) or "completed" in text
+        assert shown[-2].startswith("lines completed in ")
+        # The cursor is back.
+        assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
+
+    def test_it_is_drawn_again_and_again(self, jobs):
+        written, code = in_terminal(
+            jobs, "run", f"{FILE}:hanging", "--on", "embedded", until=b"1.0"
+        )
+        assert code in (0, 130)
+        assert 3 <= written.count("running") <= 30
+
+    def test_output_that_is_redirected_has_nothing_else_in_it(self, jobs, tmp_path):
+        with (tmp_path / "out.txt").open("w") as out:
+            written, code = in_terminal(
+                jobs, "run", f"{FILE}:words", "--on", "embedded", stdout=out
+            )
+        assert code == 0
+        assert sorted((tmp_path / "out.txt").read_text().splitlines()) == ["('a', 1)", "('b', 2)"]
+        assert "('a', 1)" not in written and "word-count" in written
+
+    def test_ctrl_c_cancels_and_leaves_a_usable_terminal(self, jobs):
+        written, code = in_terminal(
+            jobs, "run", f"{FILE}:endless", "--on", "embedded", until=b"running"
+        )
+        assert code == 130
+        shown = [line for line in screen(written) if line]
+        assert shown[-1].startswith("endless cancelled after ")
+        assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+
+from jetlet import sinks, sources
+from jetlet.errors import InvalidArgumentError, ProcessorContractError
+
+
+class TestBatchSource:
+    def test_one_split_by_default(self, read_all):
+        source = sources.batch("numbers", lambda split: [split, 1, 2])
+        assert source.name == "numbers"
+        assert source.splits(5) == [None]
+        assert read_all(source) == [None, 1, 2]
+
+    def test_splits_from_a_list_or_a_function(self, read_all):
+        assert read_all(sources.batch("a", range, [2, 3])) == [0, 1, 0, 1, 2]
+        source = sources.batch("b", lambda s: [s], range)
+        assert read_all(source, 3) == [0, 1, 2]
+
+    def test_batches_have_the_right_size(self, read_all):
+        assert read_all(sources.batch("a", lambda _: iter(range(5000)))) == list(range(5000))
+        lists = [[], list(range(3000)), (3000,), [3001]]
+        assert read_all(sources.batch("b", lambda _: lists, batched=True)) == list(range(3002))
+
+    @pytest.mark.parametrize("batched", [False, True])
+    def test_generator_is_closed_when_reading_stops(self, batched):
+        events = []
+
+        def read(_):
+            events.append("open")
+            try:
+                while True:
+                    yield [1] if batched else 1
+            finally:
+                events.append("close")
+
+        source = sources.batch("endless", read, batched=batched)
+        reading = source.read(None)
+        next(reading)
+        assert events == ["open"]
+        reading.close()
+        assert events == ["open", "close"]
+
+    def test_open_file_is_closed(self, tmp_path):
+        path = tmp_path / "x.txt"
+        path.write_text("a\nb\n")
+        opened = []
+
+        def read(_):
+            opened.append(path.open())
+            return opened[0]
+
+        assert list(sources.batch("file", read).read(None)) == [["a\n", "b\n"]]
+        assert opened[0].closed
+
+    def test_function_that_returns_nothing_is_told(self):
+        with pytest.raises(ProcessorContractError, match=r"numbers.*returned None"):
+            list(sources.batch("numbers", lambda _: None).read(None))
+
+    def test_says_how_it_wants_to_be_read(self):
+        source = sources.batch("a", lambda _: [], blocking=True, local_parallelism=4)
+        assert (source.is_blocking, source.preferred_local_parallelism) == (True, 4)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: sources.batch("a", 5),
+            lambda: sources.batch(None, lambda _: []),
+            lambda: sources.batch("", lambda _: []),
+            lambda: sources.batch("a", lambda _: [], splits=5),
+            lambda: sources.batch("a", lambda _: [], splits="ab"),
+            lambda: sources.batch("a", lambda _: [], local_parallelism=0),
+        ],
+    )
+    def test_arguments_that_cannot_work_are_refused(self, make):
+        with pytest.raises(InvalidArgumentError, match=r"sources\.batch.*write"):
+            make()
+
+
+class TestSink:
+    @pytest.fixture
+    def events(self):
+        return []
+
+    def test_calls_its_functions_in_order(self, events):
+        sink = sinks.builder(
+            "mine",
+            create=lambda context: events.append((context.run_id, context.writer_id)) or "state",
+            receive=lambda state, item: events.append((state, item)),
+            flush=lambda state: events.append("flush"),
+            destroy=lambda state: events.append("destroy"),
+        )
+        sink.begin("run")
+        writer = sink.open("run", "w-3")
+        writer.write([1, None])
+        writer.write([2])
+        sink.commit("run", [writer.finish()])
+        assert events == [
+            ("run", "w-3"),
+            ("state", 1),
+            ("state", None),
+            "flush",
+            ("state", 2),
+            "flush",
+            "destroy",
+        ]
+
+    def test_takes_batches(self, events):
+        sink = sinks.builder("mine", create=lambda _: events, receive_batch=list.extend)
+        writer = sink.open("run", "w")
+        writer.write([1, 2])
+        writer.write([3])
+        assert events == [1, 2, 3]
+
+    def test_destroys_its_state_once_however_it_ends(self, events):
+        sink = sinks.builder(
+            "mine", create=lambda _: None, receive=lambda *_: 1 / 0, destroy=events.append
+        )
+        writer = sink.open("run", "w")
+        with pytest.raises(ZeroDivisionError):
+            writer.write([1])
+        writer.abort()
+        writer.abort()
+        sink.abort("run")
+        assert events == [None]
+
+    def test_says_how_it_wants_to_be_run(self):
+        sink = sinks.builder(
+            "mine",
+            create=lambda _: None,
+            receive=lambda *_: None,
+            blocking=True,
+            preferred_local_parallelism=3,
+        )
+        assert (sink.name, sink.is_blocking, sink.preferred_local_parallelism) == ("mine", True, 3)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"create": None, "receive": print},
+            {"create": print},
+            {"create": print, "receive": print, "receive_batch": print},
+            {"create": print, "receive": print, "flush": 3},
+            {"create": print, "receive": print, "preferred_local_parallelism": 0},
+        ],
+    )
+    def test_arguments_that_cannot_work_are_refused(self, options):
+        with pytest.raises(InvalidArgumentError, match=r"sinks\.builder.*write"):
+            sinks.builder("mine", **options)
