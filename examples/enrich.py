@@ -12,7 +12,7 @@ import threading
 
 from jetlet import Pipeline, agg, sinks, sources
 
-READINGS = [{"sensor": number % 300, "celsius": 10 + number % 25} for number in range(3000)]
+READINGS = [{"sensor": number % 300, "celsius": 10 + number % 25} for number in range(1000)]
 ROOMS = ("attic", "cellar", "kitchen", "study")
 
 

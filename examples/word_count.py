@@ -15,6 +15,7 @@ BOOKS = Path(__file__).parent / "data" / "books" / "*.txt"
 
 def show(top):
     """Print the most frequent words; it is called where the pipeline was submitted."""
+    print("The most frequent words:")
     most = top[0][1]
     for rank, (word, count) in enumerate(top, start=1):
         print(f"{rank:4}  {word:<8} {count:6,}  {'█' * round(40 * count / most)}")

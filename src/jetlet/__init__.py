@@ -2,23 +2,47 @@
 
 Write a :class:`Pipeline` from :mod:`sources` through stages to :mod:`sinks`, aggregate with
 :mod:`agg`, and run it with ``p.run()`` or on an engine of your own.
+
+Names are imported when they are first used, so that a program pays for what it uses.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jetlet import agg, sinks, sources
 from jetlet._version import __version__
-from jetlet.jobs.config import JobConfig
-from jetlet.jobs.embedded import EmbeddedEngine
-from jetlet.jobs.job import Job, JobStatus
-from jetlet.pipeline.errors import DeadLetter
-from jetlet.pipeline.functions import entry_key, entry_value, whole_item
-from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.service import service, shared_service
-from jetlet.pipeline.stage import JoinClause, Stage
 
 if TYPE_CHECKING:
+    from jetlet import agg, sinks, sources, windows
+    from jetlet.jobs.config import JobConfig
+    from jetlet.jobs.embedded import EmbeddedEngine
+    from jetlet.jobs.job import Job, JobStatus
+    from jetlet.pipeline.errors import DeadLetter
+    from jetlet.pipeline.functions import entry_key, entry_value, whole_item
+    from jetlet.pipeline.join import JoinClause
+    from jetlet.pipeline.pipeline import Pipeline
+    from jetlet.pipeline.service import service, shared_service
+    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.windows import WindowResult
     from jetlet.spark.engine import SparkEngine
+
+_HOMES = {
+    "DeadLetter": "jetlet.pipeline.errors",
+    "EmbeddedEngine": "jetlet.jobs.embedded",
+    "Job": "jetlet.jobs.job",
+    "JobConfig": "jetlet.jobs.config",
+    "JobStatus": "jetlet.jobs.job",
+    "JoinClause": "jetlet.pipeline.join",
+    "Pipeline": "jetlet.pipeline.pipeline",
+    "SparkEngine": "jetlet.spark.engine",
+    "Stage": "jetlet.pipeline.stage",
+    "WindowResult": "jetlet.pipeline.windows",
+    "entry_key": "jetlet.pipeline.functions",
+    "entry_value": "jetlet.pipeline.functions",
+    "service": "jetlet.pipeline.service",
+    "shared_service": "jetlet.pipeline.service",
+    "whole_item": "jetlet.pipeline.functions",
+}
+_MODULES = ("agg", "sinks", "sources", "windows")
 
 __all__ = [
     "DeadLetter",
@@ -30,6 +54,7 @@ __all__ = [
     "Pipeline",
     "SparkEngine",
     "Stage",
+    "WindowResult",
     "__version__",
     "agg",
     "entry_key",
@@ -39,13 +64,19 @@ __all__ = [
     "sinks",
     "sources",
     "whole_item",
+    "windows",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # The Spark engine is imported when it is asked for: most of its users' start-up is here.
-    if name == "SparkEngine":
-        from jetlet.spark.engine import SparkEngine
+    if name in _MODULES:
+        return import_module(f"jetlet.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'jetlet' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
 
-        return SparkEngine
-    raise AttributeError(f"module 'jetlet' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

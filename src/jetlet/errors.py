@@ -6,6 +6,7 @@
     │   ├── InvalidArgumentError      a parameter that cannot work (also a ValueError)
     │   ├── MissingSinkError          a stage that nothing consumes
     │   ├── MissingTimestampsError    a window without timestamps
+    │   ├── UnboundedInputError       a stage that would wait for the end of a stream
     │   ├── UnsupportedFeatureError   the chosen engine cannot do this
     │   ├── UnpicklableFunctionError  a function that cannot travel to another process
     │   ├── UnstableKeyError          a key without a hash that is stable across processes
@@ -42,6 +43,7 @@ __all__ = [
     "PlanningError",
     "ProcessorContractError",
     "RestartableError",
+    "UnboundedInputError",
     "UnpicklableFunctionError",
     "UnstableKeyError",
     "UnsupportedFeatureError",
@@ -70,6 +72,10 @@ class MissingSinkError(PlanningError):
 
 class MissingTimestampsError(PlanningError):
     """A stage that needs event time follows one that has none."""
+
+
+class UnboundedInputError(PlanningError):
+    """A stage that would wait for the end of a stream."""
 
 
 class UnsupportedFeatureError(PlanningError):

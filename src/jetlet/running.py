@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from jetlet.errors import InvalidArgumentError
@@ -16,19 +17,30 @@ ENGINES = ("spark", "embedded")
 
 def make_engine(on: str, **options: Any) -> Any:
     """The engine of that name, with its options."""
+    engine: type[Any]
     if on == "embedded":
         from jetlet.jobs.embedded import EmbeddedEngine
 
-        return EmbeddedEngine(**options)
-    if on == "spark":
+        engine = EmbeddedEngine
+    elif on == "spark":
         from jetlet.spark.engine import SparkEngine
 
-        return SparkEngine(**options)
-    raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
+        engine = SparkEngine
+    else:
+        raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
+    known = list(inspect.signature(engine).parameters)
+    for option in options:
+        if option not in known:
+            raise InvalidArgumentError(
+                f"on={on!r} has no option {option!r}: its options are {', '.join(known)}"
+            )
+    return engine(**options)
 
 
 def run(pipeline: Pipeline, on: str, config: JobConfig | None, **options: Any) -> Job:
     """Run a pipeline and return its job, which has ended."""
+    # Spark takes seconds to start; who forgot a sink is told before that.
+    pipeline.plan(default_parallelism=1)
     with make_engine(on, **options) as engine:
         job: Job = engine.submit(pipeline, config)
         try:

@@ -25,6 +25,8 @@ from jetlet.pipeline.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from jetlet.connectors.builders import WriterContext
     from jetlet.connectors.client import CallbackSink, CollectSink, LoggerSink
@@ -38,6 +40,7 @@ __all__ = [
     "logger",
     "noop",
     "parquet",
+    "spark",
     "text",
 ]
 
@@ -158,6 +161,27 @@ def parquet(
         name=name,
         storage_options=storage_options,
     )
+
+
+def spark(
+    writer_fn: Callable[[DataFrame], object],
+    schema: str | StructType,
+    *,
+    name: str | None = None,
+) -> Sink[Any]:
+    """Hand the items to Spark as a DataFrame, so write whatever Spark can; on Spark only.
+
+    ``writer_fn(df)`` is called in this process when all else is done, and writes the DataFrame
+    once: ``lambda df: df.write.mode("overwrite").parquet(path)``. Spark's own commit protocol
+    applies. ``schema`` has the columns as Spark writes them: ``"word string, count long"``.
+
+    A dict, a dataclass, a named tuple and a ``Row`` fill the columns of their names, and a missing
+    one is null; a tuple goes by position, anything else is the value of the only column. An item
+    that does not fit fails the job.
+    """
+    from jetlet.spark.frame_sink import FrameSink
+
+    return FrameSink(writer_fn, schema, name=name)
 
 
 def collect(*, name: str | None = None) -> CollectSink[Any]:

@@ -20,8 +20,9 @@ from jetlet.pipeline.source import BatchSource
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["batch", "csv", "items", "json_lines", "parquet", "text"]
+__all__ = ["batch", "csv", "items", "json_lines", "parquet", "spark", "text"]
 
 T = TypeVar("T")
 Split = TypeVar("Split")
@@ -269,3 +270,43 @@ def batch(
         blocking=blocking,
         local_parallelism=local_parallelism,
     )
+
+
+@overload
+def spark(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: Literal["dict"] = "dict",
+    name: str | None = None,
+) -> BatchSource[dict[str, Any]]: ...
+
+
+@overload
+def spark(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: Literal["tuple"],
+    name: str | None = None,
+) -> BatchSource[tuple[Any, ...]]: ...
+
+
+def spark(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: str = "dict",
+    name: str | None = None,
+) -> BatchSource[Any]:
+    """Rows of a Spark DataFrame, so whatever Spark can read; on Spark only.
+
+    ``frame_fn`` gets the session when the job is submitted, for example
+    ``lambda spark: spark.read.orc("events").where("day > '2024-01-01'")``. ``columns`` are the
+    ones to read. With ``items="tuple"`` an item is a tuple in the order of the columns. Spark
+    decides in how many tasks the DataFrame is read. Values are as pyarrow gives them: a timestamp
+    is a ``datetime`` with the session's time zone, a map a list of pairs.
+    """
+    from jetlet.spark.frames import FrameSource
+
+    return FrameSource(frame_fn, columns=columns, items=items, name=name)

@@ -23,6 +23,7 @@ START = (
 class Project:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._started: list[subprocess.Popen[str]] = []
 
     def write(self, name: str, text: str) -> str:
         path = self.directory / name
@@ -37,11 +38,20 @@ class Project:
     def start(self, *args: str, **options) -> subprocess.Popen[str]:
         """The command in a process of its own."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        return subprocess.Popen([*self.command, *args], cwd=self.directory, **options)
+        process = subprocess.Popen(
+            [sys.executable, "-c", START, *args], cwd=self.directory, **options
+        )
+        self._started.append(process)
+        return process
 
-    @property
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", START]
+    def close(self) -> None:
+        """End what a failed test has left behind."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 @pytest.fixture
@@ -49,7 +59,9 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = set(sys.modules)
-    yield Project(tmp_path)
+    project = Project(tmp_path)
+    yield project
+    project.close()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if name not in modules and file.startswith(f"{tmp_path}{os.sep}"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jetlet.cli.failures import describe, format_cause, is_user_file, place_of
 from jetlet.core.dag import DAG
+from jetlet.errors import JobFailedError
 
 
 def raised(function):
@@ -20,7 +21,7 @@ def parse():
 
 
 def test_frames_of_libraries_are_left_out():
-    error = RuntimeError("outer")
+    error = JobFailedError("outer")
     error.__cause__ = raised(parse)
     text = format_cause(error)
     assert "in parse" in text and __file__ in text

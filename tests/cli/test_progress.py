@@ -20,8 +20,7 @@ from jetlet.cli.progress import (
     table_of,
 )
 from jetlet.core import DAG, Processor, between, from_
-from jetlet.metrics.job_metrics import JobMetrics
-from jetlet.metrics.tasklet_metrics import TaskletMetrics
+from jetlet.metrics.job_metrics import VertexMetrics
 from jetlet.processors.read import ReadSupplier
 
 
@@ -37,19 +36,10 @@ class FakeJob:
         for i in range(fan_out):
             self.dag.edge(from_(read, i).to(map_, i))
         self.dag.edge(between(map_, write))
-        self.values: dict[str, dict[str, int]] = {}
+        self.values: dict[str, dict] = {}
 
-    def metrics(self) -> JobMetrics:
-        rows = []
-        for vertex in self.dag:
-            if vertex.name in self.values:
-                rows.append(
-                    (
-                        vertex.name,
-                        {**TaskletMetrics(vertex.name, 0).snapshot(), **self.values[vertex.name]},
-                    )
-                )
-        return JobMetrics(rows)
+    def metrics(self) -> dict[str, VertexMetrics]:
+        return {name: VertexMetrics(name, **values) for name, values in self.values.items()}
 
 
 class Clock:
@@ -77,7 +67,7 @@ def counts(job, read, written, **more):
             "emitted": written,
             "queue_size": 768,
             "queue_capacity": 1024,
-            **more,
+            "counters": more,
         },
         "write": {"received": written, "queue_size": 0, "queue_capacity": 1024},
     }
@@ -204,16 +194,25 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal(tmp_path, monkeypatch):
+def terminal(tmp_path):
     with (tmp_path / "terminal").open("w") as file:
-        stream = Terminal(file)
-        monkeypatch.setattr(sys, "stdout", stream)
-        monkeypatch.setattr(sys, "stderr", stream)
-        yield stream
+        yield Terminal(file)
 
 
-def test_lines_printed_beside_the_table_are_unchanged(job, clock, terminal):
-    console = Console(file=terminal, force_terminal=True, width=40, height=20)
+@pytest.fixture
+def on_terminal(terminal, monkeypatch):
+    """To be called in the test itself: pytest sets the streams anew before it."""
+
+    def replace(**streams):
+        for name, stream in {"stdout": terminal, "stderr": terminal, **streams}.items():
+            monkeypatch.setattr(sys, name, stream)
+        return Console(file=terminal, force_terminal=True, width=40, height=20)
+
+    return replace
+
+
+def test_lines_printed_beside_the_table_are_unchanged(job, clock, terminal, on_terminal):
+    console = on_terminal()
     long = "x" * 100 + "\tlong [red]line[/red] :smile:"
     with LiveProgress(JobWatch(job, clock), console) as progress:
         progress.show("running")
@@ -229,10 +228,9 @@ def test_lines_printed_beside_the_table_are_unchanged(job, clock, terminal):
     assert "unfinished\n" in terminal.getvalue()
 
 
-def test_a_stream_that_is_not_the_terminal_is_left_alone(job, clock, terminal, monkeypatch):
+def test_a_stream_that_is_not_the_terminal_is_left_alone(job, clock, terminal, on_terminal):
     redirected = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", redirected)
-    console = Console(file=terminal, force_terminal=True, width=40, height=20)
+    console = on_terminal(stdout=redirected)
     with LiveProgress(JobWatch(job, clock), console) as progress:
         progress.show("running")
         assert sys.stdout is redirected
@@ -241,11 +239,13 @@ def test_a_stream_that_is_not_the_terminal_is_left_alone(job, clock, terminal, m
     assert "result" not in terminal.getvalue()
 
 
-def test_a_logger_that_holds_the_stream_writes_above_the_table_too(job, clock, terminal):
+def test_a_logger_that_holds_the_stream_writes_above_the_table_too(
+    job, clock, terminal, on_terminal
+):
+    console = on_terminal()
     logger = logging.getLogger("tests.cli")
     handler = logging.StreamHandler(terminal)
     logger.addHandler(handler)
-    console = Console(file=terminal, force_terminal=True, width=40, height=20)
     try:
         with logs_on_terminal(None), LiveProgress(JobWatch(job, clock), console) as progress:
             progress.show("running")
@@ -256,8 +256,9 @@ def test_a_logger_that_holds_the_stream_writes_above_the_table_too(job, clock, t
         logger.removeHandler(handler)
 
 
-def test_the_display_suits_the_stream(job, clock, terminal, monkeypatch):
+def test_the_display_suits_the_stream(job, clock, terminal, on_terminal, monkeypatch):
     watch = JobWatch(job, clock)
+    on_terminal()
     monkeypatch.setenv("TERM", "xterm")
     assert type(open_progress(watch, quiet=False)) is LiveProgress
     assert type(open_progress(watch, quiet=True)) is Progress
@@ -265,5 +266,5 @@ def test_the_display_suits_the_stream(job, clock, terminal, monkeypatch):
     assert not is_live(terminal)
     assert type(open_progress(watch, quiet=False)) is LineProgress
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    on_terminal(stderr=io.StringIO())
     assert type(open_progress(watch, quiet=False)) is LineProgress

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -56,7 +57,7 @@ JOBS = """
 
     endless = Pipeline("endless")
     (endless.read_from(sources.batch("numbers", lambda split: itertools.count()))
-       .filter(lambda n: n % 1000 == 0)
+       .filter(lambda n: n % 100_000 == 0)
        .write_to(sinks.logger("n = ")))
 
     def hang(split):
@@ -96,7 +97,7 @@ class TestOutcomes:
         assert result.exit_code == 0
         assert sorted(result.stdout.splitlines()) == ["('a', 1)", "('b', 2)"]
         assert re.fullmatch(
-            r"word-count completed in 0\.\d\d s: 2 items read, 2 written\n", result.stderr
+            r"word-count completed in [\d.]+ s: 2 items read, 2 written\n", result.stderr
         )
 
     def test_quiet_leaves_only_the_output(self, jobs):
@@ -115,7 +116,7 @@ class TestOutcomes:
         lines = result.stderr.splitlines()
         assert lines[0].startswith("job 'bad' failed in vertex 'map' on item 'x': ValueError: ")
         assert lines[1] == "Traceback (most recent call last):"
-        assert lines[2].endswith(f'{FILE}", line 19, in to_int')
+        assert re.search(rf'{FILE}", line \d+, in to_int$', lines[2])
         assert lines[-2] == "ValueError: invalid literal for int() with base 10: 'x'"
         assert "--traceback" in lines[-1]
         assert "fused" not in result.stderr
@@ -234,10 +235,10 @@ class TestHelp:
         code = (
             "import sys, jetlet.cli as c\n"
             "try: c.main(['--version'])\n"
-            "except SystemExit: print([m for m in ('rich', 'pyspark', 'asyncio') if m in sys.modules])"
+            "except SystemExit: print({'rich', 'pyspark'} & {*sys.modules})"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-        assert done.stdout.splitlines()[-1] == b"[]"
+        assert done.stdout.splitlines()[-1] == b"set()"
 
 
 class TestSignals:
@@ -287,7 +288,7 @@ class TestSignals:
 def in_terminal(project, *args, columns=70, until=None, stdout=None):
     """Run on a terminal; returns what was written to it and the exit code.
 
-    With ``until``, Ctrl-C is pressed when that text has appeared.
+    With ``until``, Ctrl-C is pressed when that is true of what was written.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
@@ -305,12 +306,13 @@ def in_terminal(project, *args, columns=70, until=None, stdout=None):
         try:
             data = os.read(ours, 65536)
         except OSError as error:
-            assert error.errno == errno.EIO  # how Linux says that the other end is closed
+            if error.errno != errno.EIO:  # how Linux says that the other end is closed
+                raise
             break
         if not data:
             break
         written += data
-        if until and until in written:
+        if until and until(written.decode(errors="replace")):
             process.send_signal(signal.SIGINT)
             until = None
     os.close(ours)
@@ -359,19 +361,27 @@ class TestTerminal:
         assert [int(number) for number, *_ in items] == [*range(0, 30_000, 1000)]
         logged = re.findall(r"^WARNING numbers: log (\d+)$", text, re.MULTILINE)
         assert [int(number) for number in logged] == [*range(0, 30_000, 1000)]
-        table = [line.split()[0] for line in shown[-8:] if line]
-        assert table == ["lines", "vertex", "numbers", "fused(map,", "logger-sink", "lines"]
-        assert re.match(r"lines  completed  \d", shown[-7]) or "completed" in text
-        assert shown[-2].startswith("lines completed in ")
+        *table, conclusion, after = shown[-7:]
+        assert [line.split()[0] for line in table] == [
+            *("lines", "vertex", "numbers", "fused(map,", "logger-sink")
+        ]
+        assert re.match(r"lines  completed  \d", table[0])
+        assert re.match(r"lines completed in .*: 30,000 items read, 30 written$", conclusion)
+        assert after == ""
         # The cursor is back.
         assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
-    def test_it_is_drawn_again_and_again(self, jobs):
-        written, code = in_terminal(
-            jobs, "run", f"{FILE}:hanging", "--on", "embedded", until=b"1.0"
+    def test_it_is_drawn_a_few_times_a_second(self, jobs):
+        def times(written):
+            found = re.findall(r"running  (\d+\.\d\d?) s", written)
+            return sorted({float(each) for each in found})
+
+        written, _ = in_terminal(
+            *(jobs, "run", f"{FILE}:endless", "--on", "embedded"),
+            until=lambda written: len(times(written)) >= 4,
         )
-        assert code in (0, 130)
-        assert 3 <= written.count("running") <= 30
+        drawn = times(written)
+        assert all(later - earlier > 0.1 for earlier, later in pairwise(drawn))
 
     def test_output_that_is_redirected_has_nothing_else_in_it(self, jobs, tmp_path):
         with (tmp_path / "out.txt").open("w") as out:
@@ -384,7 +394,8 @@ class TestTerminal:
 
     def test_ctrl_c_cancels_and_leaves_a_usable_terminal(self, jobs):
         written, code = in_terminal(
-            jobs, "run", f"{FILE}:endless", "--on", "embedded", until=b"running"
+            *(jobs, "run", f"{FILE}:endless", "--on", "embedded"),
+            until=lambda written: "running" in written,
         )
         assert code == 130
         shown = [line for line in screen(written) if line]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +84,9 @@ def test_duplicate_inbound_ordinal_is_refused_with_the_free_one():
 def test_gap_in_outbound_ordinals_is_refused():
     dag, (a, b) = dag_of("a", "b")
     dag.edge(from_(a, 1).to(b))
-    with pytest.raises(InvalidDagError, match=r"outbound edges of vertex 'a' .*\[1\]: 0 is missing"):
+    with pytest.raises(
+        InvalidDagError, match=r"outbound edges of vertex 'a' .*\[1\]: 0 is missing"
+    ):
         dag.validate()
 
 
@@ -126,7 +130,7 @@ def test_order_is_topological_or_a_real_cycle_is_named(pairs):
     except InvalidDagError as error:
         path = str(error).partition("cycle: ")[2].partition(";")[0].split(" -> ")
         assert path[0] == path[-1] and len(path) > 1
-        assert edges.issuperset(zip(path, path[1:], strict=False))
+        assert edges.issuperset(itertools.pairwise(path))
     else:
         position = {vertex.name: i for i, vertex in enumerate(dag)}
         assert len(position) == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from jetlet.core import Processor, ProcessorSupplier, Vertex
@@ -19,7 +21,7 @@ class Supplier(ProcessorSupplier):
 
 
 def test_function_class_and_supplier_all_make_processors():
-    for supplier in (Processor, lambda: Processor(), Supplier()):
+    for supplier in (Processor, partial(Processor), Supplier()):
         made = Vertex("v", supplier).supplier
         assert isinstance(made.get(), Processor)
         assert made.get() is not made.get()

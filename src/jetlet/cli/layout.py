@@ -23,7 +23,7 @@ ROW_GAP = 18.0
 """Between two rows at the least; wide bends get more."""
 PORT_GAP = 26.0
 """Between two lines at the same side of a box."""
-ALMOST = 20.0
+ALMOST = 40.0
 """Boxes that are not further than this from standing one below the other are made to."""
 SWEEPS = 8
 

@@ -143,7 +143,7 @@ def _has_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
-        if error.name == parent:  # a plain module, which has no modules in it
+        if error.name in (name, parent):  # the parent is a plain module, with none in it
             return False
         raise
 

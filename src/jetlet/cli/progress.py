@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from jetlet.core.dag import DAG
-from jetlet.metrics.job_metrics import JobMetrics
+from jetlet.metrics.job_metrics import VertexMetrics
 from jetlet.processors.read import ReadSupplier
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class WatchedJob(Protocol):
     name: str
     dag: DAG
 
-    def metrics(self) -> JobMetrics: ...
+    def metrics(self) -> Mapping[str, VertexMetrics]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,8 @@ class _Runner:
             self._tell(f"cannot start the {on} engine: {describe(error)}", error, loaded)
             return 1
         with engine:
+            # From here on there may be a job, and it is not to be left alone half started.
+            self._signals.defer()
             started = time.monotonic()
             try:
                 with self._waiting(on):
@@ -194,7 +196,6 @@ class _Runner:
                 text = f"{loaded.what.name} did not start: {describe(error)}"
                 self._tell(str(error) if isinstance(error, JobFailedError) else text, error, loaded)
                 return 1
-            self._signals.defer()
             watch = JobWatch(job, started=started)
             with open_progress(watch, quiet=self._quiet) as progress:
                 self._wait(job, progress)

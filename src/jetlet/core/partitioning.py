@@ -32,6 +32,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from itertools import chain
+from operator import length_hint
 from types import NoneType
 from typing import Any, NoReturn, SupportsInt
 from uuid import UUID
@@ -60,6 +61,13 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high half depends on e
 _COMBINE = 0xD6E8FEB86659FD93  # any large odd number: what order a tuple's elements are in matters
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only ever subtracted from a datetime without a zone
 _MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionId:
+    """The key of an item that was made for one partition: it hashes to that partition's number."""
+
+    value: int
 
 
 def stable_hash(key: object) -> int:
@@ -192,6 +200,7 @@ _FAMILIES: list[tuple[_Hasher, tuple[type, ...]]] = [
     (_hash_integral, (ipaddress.IPv4Address, ipaddress.IPv6Address)),
     (_hash_integral, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)),
     (_hash_network, (ipaddress.IPv4Network, ipaddress.IPv6Network)),
+    (lambda key: key.value, (PartitionId,)),
 ]
 _HASHERS: dict[type, _Hasher] = {kind: hasher for hasher, kinds in _FAMILIES for kind in kinds}
 
@@ -399,12 +408,14 @@ class Partitioner:
         keys: Sequence[Any] = batch
         # `extend` keeps what it got before an error, so a list's length is the index of the item
         # that failed: no loop of our own is needed to know it.
-        if self.key_fn is not None:
-            keys = []
+        key_fn = self.key_fn
+        if key_fn is not None:
+            # Not `map`: it would take a StopIteration of the user's for the end of the batch.
+            it = iter(batch)
             try:
-                keys.extend(map(self.key_fn, batch))
+                keys = [key_fn(item) for item in it]
             except BaseException:
-                self.failed_index = len(keys)
+                self.failed_index = len(batch) - length_hint(it) - 1
                 raise
         ids: list[int] = []
         try:

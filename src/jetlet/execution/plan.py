@@ -36,7 +36,7 @@ class NetworkEdges(Protocol):
     """Makes the tasklets of distributed edges; edges are known by their number in the DAG."""
 
     def sender(self, edge: int, member: int, name: str, inbound: InboundEdge) -> Tasklet:
-        """What sends the items of all local producers to a remote member."""
+        """What sends the items of all local producers to a remote member; ``name`` is the edge's."""
 
     def receiver(self, edge: int, name: str, outbound: Mapping[int, OutboundEdge]) -> Tasklet:
         """What takes items from remote members; ``outbound`` has a way in for each of them."""
@@ -125,7 +125,8 @@ class ExecutionPlan:
     def prepare(self) -> None:
         """Let the suppliers plan their work; once, where the job is submitted."""
         for vertex in self.dag:
-            vertex.supplier.prepare(self.parallelism[vertex.name] * self.member_count)
+            members = 1 if vertex.is_single else self.member_count
+            vertex.supplier.prepare(self.parallelism[vertex.name] * members)
 
     def build(self, run: RunContext) -> list[Tasklet]:
         """Make the processors, queues and tasklets. Runs the suppliers' ``init``."""
@@ -178,16 +179,18 @@ class ExecutionPlan:
         exactly_once = run.processing_guarantee == EXACTLY_ONCE
         for member, queues in wiring.outgoing.items():
             inbound = InboundEdge(0, queues, exactly_once=exactly_once)
-            sender = run.network.sender(number, member, f"{name} to member {member}", inbound)
+            sender = run.network.sender(number, member, name, inbound)
+            sender.vertex_name = edge.source.name
             for producer, queue in zip(producers, queues, strict=True):
                 _join(queue, producer, sender, run)
             tasklets.append(sender)
         if wiring.incoming:
             outbound = {
-                member: self._local_routing(edge, queues)
+                member: self._arrival_routing(edge, queues)
                 for member, queues in wiring.incoming.items()
             }
             receiver = run.network.receiver(number, name, outbound)
+            receiver.vertex_name = edge.dest.name
             for queues in wiring.incoming.values():
                 for consumer, queue in zip(consumers, queues, strict=True):
                     _join(queue, receiver, consumer, run)
@@ -253,7 +256,8 @@ class ExecutionPlan:
             local_index=index,
             local_parallelism=self.parallelism[vertex.name],
             member_index=self.member_index,
-            member_count=self.member_count,
+            # A vertex with a single processor has no share of anything: it has all of it.
+            member_count=1 if vertex.is_single else self.member_count,
             processing_guarantee=run.processing_guarantee,
             partition_count=self.partition_count,
             clock=run.clock,
@@ -311,6 +315,12 @@ class ExecutionPlan:
         if edge.routing is Routing.BROADCAST:
             return BroadcastEdge(targets)
         return UnicastEdge(targets)
+
+    def _arrival_routing(self, edge: Edge, targets: Sequence[BoundedQueue]) -> OutboundEdge:
+        """The routing among them of what comes from another member, which has seen the keys."""
+        if len(targets) == 1:
+            return SingleTargetEdge(targets[0])
+        return self._local_routing(edge, targets)
 
     def _assignment(self, edge: Edge) -> list[tuple[int, int]]:
         """Member and processor that own each partition of the edge's destination."""

@@ -31,6 +31,11 @@ CALL_TARGET_NS = 1_000_000
 """A cooperative call should return within 1 ms."""
 SLOW_CALL_NS = 5_000_000
 """A call over 5 ms is reported."""
+BLOCKING_CALL_NS = 100_000_000
+BLOCKING_CALLS = 3
+"""So many calls over 100 ms, or a single one over ten times that, are a warning: somebody waits in
+there. Less happens to anybody whose machine is busy, and is for those who look for it: in the
+metrics, and in the log at level INFO."""
 MAX_INBOX = 4096
 """Items that an inbox holds at the most, however fast the processor is."""
 FIRST_INBOX = 256
@@ -125,6 +130,7 @@ class ProcessorTasklet(Tasklet):
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
         self._batch_size = 0
         self._stalled = 0
+        self._blocking_calls = 0
         self._made_progress = False
         self._state: State = _PROCESS_WATERMARK if inbound else _COMPLETE
         self._closing = self._closed = False
@@ -436,10 +442,20 @@ class ProcessorTasklet(Tasklet):
     # --- Reports ----------------------------------------------------------------------------
 
     def _report_slow_call(self, elapsed_ns: int) -> None:
+        level = logging.INFO
+        if elapsed_ns > BLOCKING_CALL_NS:
+            self._blocking_calls += 1
+            if self._blocking_calls >= BLOCKING_CALLS or elapsed_ns > 10 * BLOCKING_CALL_NS:
+                level = logging.WARNING
+        if not logger.isEnabledFor(level):
+            return
         if self.metrics.may_report(self._context.clock.monotonic_ns()):
-            logger.warning(
+            logger.log(
+                level,
                 "job %s: vertex %s blocked its cooperative worker for %.1f ms (state %s); "
-                "a call should return within 1 ms: set is_cooperative = False if it must block",
+                "a call should return within 1 ms. A function that must wait belongs in map_async "
+                "or gets a jetlet.service(..., blocking=True); a processor of your own sets "
+                "is_cooperative = False",
                 self._context.job_name,
                 self.name,
                 elapsed_ns / 1e6,

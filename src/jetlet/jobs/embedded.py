@@ -21,10 +21,8 @@ from jetlet.execution.snapshot_context import NONE
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.failure import outcome
 from jetlet.jobs.job import Job, JobRunner, Run
-from jetlet.jobs.launcher import ProcessLauncher
 from jetlet.metrics.job_metrics import JobMetrics
 
 
@@ -83,12 +81,17 @@ class EmbeddedEngine:
         if self._members == 1:
             runner = _EmbeddedRunner(self._service, plan, self._clock)
         else:
+            # Imported when needed: the network's part of the standard library is not light.
+            from jetlet.jobs.distributed import MembersRunner
+            from jetlet.jobs.launcher import ProcessLauncher
+
             runner = MembersRunner(
                 dag,
                 self._members,
                 ProcessLauncher,
                 default_parallelism=parallelism,
                 workers=self._workers,
+                service=self._service,
             )
         job = Job(dag, config, runner, self._forget, self._service)
         with self._lock:

@@ -160,11 +160,11 @@ class Job:
         self._status = JobStatus.STARTING
         try:
             self._run.begin()
+            self._thread.start()
         except BaseException as error:
             self._run.abort(error)
             self._finish(error)
             raise
-        self._thread.start()
 
     def _drive(self) -> None:
         error: JetletError | None = None

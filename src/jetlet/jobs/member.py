@@ -1,7 +1,5 @@
 """A member: a process that runs its share of a job. Started by a launcher, never by hand.
 
-    python -m jetlet.jobs.member < bootstrap
-
 The main thread waits for the plan and then drives the execution; a second one, the network's, talks
 to the coordinator and to the other members. The process ends with the job, and at once when the
 coordinator is gone.
@@ -10,6 +8,7 @@ coordinator is gone.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import pickle
@@ -17,10 +16,12 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any, TypeVar
 
-from jetlet.errors import JobFailedError
+from jetlet.errors import JetletError, JobFailedError, RestartableError
 from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import OutboundEdge
@@ -28,12 +29,15 @@ from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.tasklet import Tasklet
+from jetlet.jobs.client_link import ClientLink
 from jetlet.jobs.failure import outcome
 from jetlet.jobs.launcher import Bootstrap
 from jetlet.jobs.messages import (
-    CLIENT,
+    CLIENT_ACK,
     CONTROL,
+    FAREWELL,
     Alive,
+    Counters,
     Ended,
     Go,
     Halt,
@@ -42,19 +46,23 @@ from jetlet.jobs.messages import (
     Plan,
     Ready,
 )
+from jetlet.jobs.pickling import adopt_main_classes, dump
 from jetlet.jobs.remote_failure import RemoteFailure
 from jetlet.network.connection import Connection
-from jetlet.network.handshake import ClientHandshake
-from jetlet.network.hub import Hub, connect
-from jetlet.network.packets import encode
+from jetlet.network.handshake import COORDINATOR, ClientHandshake
+from jetlet.network.hub import Hub
+from jetlet.network.listener import connect
 from jetlet.network.receiver import ReceiverTasklet
-from jetlet.network.sender import MAX_BACKLOG, SenderTasklet
+from jetlet.network.sender import SenderTasklet
 
 logger = logging.getLogger("jetlet.member")
 
+T = TypeVar("T")
+
 HEARTBEAT = 0.25
 """Seconds between two signs of life."""
-COORDINATOR = -1
+ORPHAN_LIMIT = 1.0
+"""Seconds that the process goes on after the coordinator is gone."""
 SWITCH_INTERVAL = 0.0005
 """Seconds after which the interpreter lets another thread run. The network's thread must not wait
 the usual 5 ms for a worker that is busy."""
@@ -70,187 +78,262 @@ class Member:
         self._secret = bytes.fromhex(bootstrap.secret)
         self._loops = SharedEventLoop("jetlet-network")
         self._loop = self._loops.lease()
-        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Plan | Go | Halt | None] = queue.SimpleQueue()
+        """From the network's thread to the main one; ``None`` when the coordinator is gone."""
         self._control: Connection | None = None
-        self._control_ready = threading.Event()
         self._hub: Hub | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._client: ClientLink | None = None
         self._execution: Execution | None = None
+        self._service: ExecutionService | None = None
         self._is_halted = False
         self._reports: list[tuple[str, Any]] = []
-        self._network = _Network(self)
-        self._vertex_numbers: dict[str, int] = {}
+        self._edges = _NetworkEdges()
 
     # --- The main thread --------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve one job."""
-        address = self._call(self._join_coordinator())
-        self._tell(Joined(address))
-        plan = self._orders.get()
-        if not isinstance(plan, Plan):
-            return
-        failure: RemoteFailure | None = None
-        try:
-            self._run_plan(plan)
-        except JobFailedError as error:
-            failure = RemoteFailure.pack(error)
-        self._tell(Ended(failure, self._reports, *self._metrics()))
-        if self._hub is not None:
-            self._call(self._hub.close())
+        self._tell(Joined(self._call(self._join_coordinator())))
+        order = self._orders.get()
+        if isinstance(order, Plan):
+            self._say_farewell(self._serve(order))
+        elif order is not None:
+            self._say_farewell(None)
         # Until the coordinator hangs up: it has everything that was sent by then.
-        while self._orders.get() is not None:
-            pass
+        while order is not None:
+            order = self._orders.get()
         self._loops.release()
 
-    def _run_plan(self, order: Plan) -> None:
+    def _serve(self, order: Plan) -> JobFailedError | None:
+        """Run the plan to its end, and return why it failed if it did."""
+        try:
+            return self._run_plan(order)
+        except JobFailedError as error:
+            return error
+        except Exception as error:
+            failure = JobFailedError(
+                f"job {order.job_name!r} failed on member {self._index}: "
+                f"{type(error).__name__}: {error}"
+            )
+            failure.__cause__ = error
+            return failure
+
+    def _run_plan(self, order: Plan) -> JobFailedError | None:
         dag = pickle.loads(order.dag)
-        self._vertex_numbers = {v.name: i for i, v in enumerate(dag.vertices)}
+        adopt_main_classes(order.main_classes)
         plan = ExecutionPlan(
             dag,
             default_parallelism=order.default_parallelism,
             member_index=self._index,
             member_count=self._count,
         )
-        assert self._hub is not None
-        self._call(self._hub.join(order.addresses))
-        service = ExecutionService(order.workers, name=f"jetlet-member-{self._index}")
-        execution = self._execution = service.execution(order.job_name, lambda: tasklets)
-        run = RunContext(
-            job_name=order.job_name,
-            run_id=order.run_id,
-            processing_guarantee=order.processing_guarantee,
-            report=lambda vertex, message: self._reports.append((vertex, message)),
-            send_to_client=self._send_to_client,
-            closer=execution.closer,
-            crosses_threads=len(service.workers) > 1,
-            network=self._network,
+        assert self._control is not None
+        self._client = ClientLink(self._control, [v.name for v in dag.vertices])
+        if not self._await_peers():
+            return None
+        service = self._service = ExecutionService(
+            order.workers, name=f"jetlet-member-{self._index}"
         )
-        tasklets: Sequence[Tasklet] = ()
         try:
-            try:
-                tasklets = plan.build(run)
-                self._call(self._carry())
-                self._tell(Ready())
-                if isinstance(self._orders.get(), Go) and not self._is_halted:
-                    execution.run()
-                else:
-                    execution.cancel()
-            except Exception as error:  # noqa: BLE001 - it is reported like any other failure
-                execution.fail(None, error)
+            execution = service.execution(order.job_name, lambda: self._start(plan, order))
+            self._execution = execution
+            if self._is_halted:
+                execution.cancel()
+            execution.run()
             error = outcome(execution, order.job_name)
-            plan.close(error)
+            try:
+                plan.close(error)
+            except BaseException as e:
+                execution.fail(None, e)
+                error = outcome(execution, order.job_name)
         finally:
             service.shut_down()
-        if isinstance(error, JobFailedError):
-            raise error
+        return error if isinstance(error, JobFailedError) else None
 
-    async def _carry(self) -> None:
-        assert self._hub is not None
-        self._hub.carry(self._network.senders, self._network.receivers)
-
-    def _send_to_client(self, vertex: str, batch: Sequence[Any]) -> bool:
-        control = self._control
-        assert control is not None
-        if control.backlog > MAX_BACKLOG:
+    def _await_peers(self) -> bool:
+        """Wait until all members are connected; false if the job is over before."""
+        assert self._joining is not None
+        joined: Coroutine[Any, Any, None] = _wait_for(self._joining)
+        try:
+            self._call(joined)
+        except (CancelledError, asyncio.CancelledError):
             return False
-        number = self._vertex_numbers[vertex]
-        control.send(CLIENT, *encode(number, list(batch), len(batch)))
+        except JetletError as error:
+            raise RestartableError(f"member {self._index}: {error}") from error
         return True
 
-    def _metrics(
-        self,
-    ) -> tuple[list[tuple[str, Mapping[str, Any]]], list[Mapping[str, Any]]]:
+    def _start(self, plan: ExecutionPlan, order: Plan) -> Sequence[Tasklet]:
+        """Make the tasklets, tell the coordinator, and wait for its word."""
+        assert self._service is not None
+        assert self._execution is not None
+        assert self._hub is not None
+        assert self._client is not None
+        self._edges.connections = self._hub.connections
+        tasklets = plan.build(
+            RunContext(
+                job_name=order.job_name,
+                run_id=order.run_id,
+                processing_guarantee=order.processing_guarantee,
+                report=self._report,
+                send_to_client=self._client.send,
+                closer=self._execution.closer,
+                crosses_threads=len(self._service.workers) > 1,
+                network=self._edges,
+            )
+        )
+        self._call(self._carry())
+        self._tell(Ready())
+        if not isinstance(self._orders.get(), Go):
+            self._execution.cancel()
+        return tasklets
+
+    def _report(self, vertex: str, message: Any) -> None:
+        self._reports.append((vertex, message))
+
+    def _say_farewell(self, error: JobFailedError | None) -> None:
+        """Send the last message, behind all items."""
+        failure = None if error is None else RemoteFailure.pack(error)
+        counters = self._counters()
+        try:
+            message = dump(Ended(failure, self._reports, counters))
+        except Exception as e:
+            failed = JobFailedError(
+                f"what member {self._index} has to report cannot be sent: {type(e).__name__}: {e}"
+            )
+            message = dump(Ended(failure or RemoteFailure.pack(failed), (), counters))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        assert self._control is not None
+        self._control.send(FAREWELL, message)
+        if self._hub is not None:
+            self._loop.call_soon_threadsafe(self._hub.close)
+
+    # --- Metrics ----------------------------------------------------------------------------
+
+    def _counters(self) -> Counters:
         tasklets = self._execution.tasklets if self._execution else ()
-        rows: list[tuple[str, Mapping[str, Any]]] = [
-            (t.metrics.vertex, t.metrics.snapshot())
-            for t in tasklets
-            if isinstance(t, ProcessorTasklet)
-        ]
-        edges: list[Mapping[str, Any]] = [s.metrics.snapshot() for s in self._network.senders.values()]
-        for receiver in self._network.receivers.values():
-            edges += [lane.metrics.snapshot() for lane in receiver.lanes.values()]
-        return rows, edges
+        return Counters(
+            [
+                (t.metrics.vertex, t.metrics.snapshot())
+                for t in tasklets
+                if isinstance(t, ProcessorTasklet)
+            ],
+            [{"member": self._index, **row} for row in self._edges.metrics()],
+        )
 
     # --- The network's thread ---------------------------------------------------------------
 
-    def _call(self, coroutine: Any) -> Any:
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _join_coordinator(self) -> str:
+        bootstrap = self._bootstrap
         self._hub = Hub(
             self._index,
             self._count,
             self._secret,
             on_lost=self._peer_lost,
-            directory=self._bootstrap.directory,
-            host=self._bootstrap.host,
+            directory=bootstrap.directory,
+            host=bootstrap.host,
+            tls=bootstrap.tls,
         )
-        address = await self._hub.listen()
+        address = self._hub.listen()
         ready = asyncio.Event()
 
         def on_ready(connection: Connection) -> None:
             self._control = connection
             ready.set()
 
-        handshake = ClientHandshake(self._secret, self._index, COORDINATOR)
         await connect(
-            lambda: Connection(
-                handshake,
+            partial(
+                Connection,
+                ClientHandshake(self._secret, self._index, COORDINATOR),
                 on_ready=on_ready,
                 on_frame=self._hear,
-                on_closed=lambda _c, _e: self._hang_up(),
-                on_refused=lambda _c, _e: self._hang_up(),
+                on_closed=self._hang_up,
+                on_refused=self._hang_up,
             ),
-            self._bootstrap.address,
-            None,
+            bootstrap.address,
+            bootstrap.tls.client_context() if bootstrap.tls is not None else None,
         )
         await ready.wait()
-        self._loop.create_task(self._beat())  # noqa: RUF006 - it lives as long as the loop
+        self._beating = self._loop.create_task(self._beat())
         return address
+
+    async def _carry(self) -> None:
+        assert self._hub is not None
+        self._hub.carry(self._edges.senders, self._edges.receivers)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT)
-            self._tell(Alive(*self._metrics()))
+            try:
+                counters = self._counters()
+            except RuntimeError:  # something grew while it was read: next time
+                counters = Counters()
+            self._tell(Alive(counters))
 
     def _hear(self, connection: Connection, kind: int, body: memoryview) -> None:
+        if kind == CLIENT_ACK:
+            if self._client is not None:
+                self._client.acknowledge(body)
+            return
         message = pickle.loads(body)
         if isinstance(message, Halt):
-            self._is_halted = True
-            if self._execution is not None:
-                # Interrupting may block: not on this thread.
-                threading.Thread(target=self._execution.cancel, daemon=True).start()
+            self._halt()
+        elif isinstance(message, Plan):
+            assert self._hub is not None
+            # At once: the main thread may need long to import what the plan refers to.
+            self._joining = self._loop.create_task(self._hub.join(message.addresses))
         self._orders.put(message)
 
-    def _hang_up(self) -> None:
-        """The coordinator has closed the connection, or is dead: there is nobody to work for."""
-        self._orders.put(None)
+    def _halt(self) -> None:
+        """Stop, whatever the main thread is doing."""
+        self._is_halted = True
+        if self._joining is not None:
+            self._joining.cancel()
         if self._execution is not None:
+            # Interrupting may block: not on this thread.
             threading.Thread(target=self._execution.cancel, daemon=True).start()
+
+    def _hang_up(self, connection: Connection, error: Exception | None) -> None:
+        """The coordinator has closed the connection, or is dead: there is nobody to work for."""
+        if self._control is None:
+            logger.error("member %d was not let in: %s", self._index, error)
+        self._halt()
+        self._orders.put(None)
+        if self._bootstrap.directory is not None:
+            import shutil
+
+            # The coordinator does it, unless it was killed.
+            shutil.rmtree(self._bootstrap.directory, ignore_errors=True)
         # Whatever user code may still be up to, this process does not outlive its job by long.
-        self._loop.call_later(1.0, os._exit, 1)
+        self._loop.call_later(ORPHAN_LIMIT, os._exit, 1)
 
     def _peer_lost(self, member: int, error: Exception | None) -> None:
-        reason = f"member {self._index} lost its connection with it: {error or 'closed'}"
+        reason = f"cannot be reached by member {self._index}: {error or 'it hung up'}"
         self._tell(PeerLost(member, reason))
 
-    def _tell(self, message: Any) -> None:
+    def _tell(self, message: object) -> None:
         assert self._control is not None
         self._control.send(CONTROL, pickle.dumps(message))
 
 
-class _Network:
+async def _wait_for(task: asyncio.Task[None]) -> None:
+    await task
+
+
+class _NetworkEdges:
     """Makes the tasklets of distributed edges and remembers them for the hub."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self) -> None:
+        self.connections: Mapping[int, Connection] = {}
         self.senders: dict[tuple[int, int], SenderTasklet] = {}
         self.receivers: dict[int, ReceiverTasklet] = {}
 
     def sender(self, edge: int, member: int, name: str, inbound: InboundEdge) -> Tasklet:
-        hub = self._member._hub  # noqa: SLF001 - a part of the member
-        assert hub is not None
-        tasklet = SenderTasklet(edge, name, inbound, hub.connections[member])
+        tasklet = SenderTasklet(edge, name, member, inbound, self.connections[member])
         self.senders[edge, member] = tasklet
         return tasklet
 
@@ -258,19 +341,31 @@ class _Network:
         tasklet = self.receivers[edge] = ReceiverTasklet(name, outbound)
         return tasklet
 
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row for each end of an edge on this member."""
+        rows = [sender.metrics.snapshot() for sender in list(self.senders.values())]
+        for receiver in list(self.receivers.values()):
+            rows += [lane.metrics.snapshot() for lane in receiver.lanes.values()]
+        return rows
 
-def main() -> None:
-    """Serve the job that standard input tells of."""
-    bootstrap = Bootstrap.from_json(sys.stdin.readline())
-    sys.path[:] = bootstrap.path
+
+def main(values: dict[str, Any]) -> None:
+    """Serve the job that standard input told of."""
+    bootstrap = Bootstrap.from_dict(values)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Callable[..., None] = stream.reconfigure  # type: ignore[union-attr]
+        # By the line, so that what was printed is not lost with the process.
+        reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
+    # User code that reads standard input finds its end, as it would on any other host.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     logging.basicConfig(
-        format=f"%(levelname)s member {bootstrap.index} %(name)s: %(message)s", stream=sys.stderr
+        level=bootstrap.log_level,
+        format=f"%(levelname)s member {bootstrap.index} %(name)s: %(message)s",
+        stream=sys.stderr,
     )
     Member(bootstrap).run()
-
-
-if __name__ == "__main__":
-    main()
-

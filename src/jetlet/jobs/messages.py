@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+CLIENT_ACK = 0x02
+"""The type of frames that tell a member how much of its items the submitting process has taken."""
 CONTROL = 0x10
-"""The type of the frames that carry these messages."""
+"""The type of the frames that carry the messages below."""
 CLIENT = 0x90
-"""The type of frames with items for the submitting process; they count as data."""
+"""The type of frames with items for the submitting process."""
+FAREWELL = 0x91
+"""The type of the frame with a member's last message; as data, it overtakes no item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Plan:
     workers: int | None
     processing_guarantee: str
     addresses: Mapping[int, str]
+    main_classes: tuple[str, ...]
+    """See :func:`jetlet.jobs.pickling.adopt_main_classes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,19 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
-    """Member: a sign of life, with the metrics of its processors and edges."""
+class Counters:
+    """The metrics of a member: of its processors, and of its ends of network edges."""
 
-    metrics: Sequence[tuple[str, Mapping[str, Any]]]
-    edges: Sequence[Mapping[str, Any]]
+    processors: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    """(vertex, values) for each."""
+    edges: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Member: a sign of life."""
+
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +74,9 @@ class Ended:
     """Member: all my tasklets have ended; the last message."""
 
     failure: Any
-    """``None``, or what :func:`jetlet.jobs.failure.pack` made of the error."""
+    """``None``, or a :class:`~jetlet.jobs.remote_failure.RemoteFailure`."""
     reports: Sequence[tuple[str, Any]]
-    metrics: Sequence[tuple[str, Mapping[str, Any]]]
-    edges: Sequence[Mapping[str, Any]]
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)

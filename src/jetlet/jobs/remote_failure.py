@@ -6,7 +6,8 @@ import pickle
 import traceback
 from dataclasses import dataclass
 
-from jetlet.errors import JobFailedError
+from jetlet.errors import JobFailedError, RestartableError
+from jetlet.jobs.pickling import dump
 
 
 class RemoteError(Exception):
@@ -17,10 +18,10 @@ class RemoteError(Exception):
 class RemoteFailure:
     """Plain data: it can be unpickled wherever Jetlet is."""
 
-    kind: type[JobFailedError]
     message: str
     vertex: str | None
     item: str | None
+    is_restartable: bool
     cause: bytes | None
     """The pickled cause, if it survives the journey."""
     traceback: str
@@ -31,11 +32,19 @@ class RemoteFailure:
         """Made where the error happened."""
         cause = error.__cause__
         text = "".join(traceback.format_exception(cause)) if cause is not None else ""
-        return cls(type(error), str(error), error.vertex, error.item, _pickled(cause), text)
+        return cls(
+            str(error),
+            error.vertex,
+            error.item,
+            isinstance(error, RestartableError),
+            _portable(cause),
+            text,
+        )
 
     def unpack(self) -> JobFailedError:
         """The error, with its cause chained, and the remote traceback as a note on it."""
-        error = self.kind(self.message, vertex=self.vertex, item=self.item)
+        kind = RestartableError if self.is_restartable else JobFailedError
+        error = kind(self.message, vertex=self.vertex, item=self.item)
         cause: BaseException | None = None
         if self.cause is not None:
             try:
@@ -45,17 +54,20 @@ class RemoteFailure:
         if cause is None and self.traceback:
             cause = RemoteError(self.traceback.strip().splitlines()[-1])
         if cause is not None:
-            cause.add_note(f"Where it happened:\n{self.traceback}")
+            if self.traceback:
+                cause.add_note(f"In the member:\n{self.traceback.rstrip()}")
             error.__cause__ = cause
         return error
 
 
-def _pickled(cause: BaseException | None) -> bytes | None:
+def _portable(cause: BaseException | None) -> bytes | None:
+    """The cause itself, if it survives the journey."""
     if cause is None:
         return None
     try:
-        data = pickle.dumps(cause)
-        pickle.loads(data)
+        data = dump(cause)
+        if type(pickle.loads(data)) is not type(cause):
+            return None
     except Exception:  # whatever it is, it cannot travel
         return None
     return data

@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 
 class EdgeMetrics:
     """Written by the tasklet's thread, without locks, read from any."""
 
-    __slots__ = ("blocked_calls", "bytes", "items", "name", "packets", "sequence", "window")
+    __slots__ = (
+        "_blocked_ns",
+        "_blocked_since",
+        "acknowledged",
+        "bytes",
+        "direction",
+        "edge",
+        "items",
+        "packets",
+        "peer",
+        "sequence",
+        "window",
+    )
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, edge: str, direction: str, peer: int) -> None:
+        self.edge = edge
+        """Names of the vertices it joins."""
+        self.direction = direction
+        """``out`` or ``in``, as seen from the member whose end this is."""
+        self.peer = peer
+        """The member at the other end."""
         self.items = 0
         self.bytes = 0
         self.packets = 0
         self.sequence = 0
-        """Weight of what was sent, or processed."""
+        """Weight of what was sent, or has arrived."""
+        self.acknowledged = 0
+        """Weight of it that the receiver's processors have taken, as far as this end knows."""
         self.window = 0
-        """Receiver: size of the window in units of 64 KiB. Sender: the limit it may send up to."""
-        self.blocked_calls = 0
-        """Calls in which there was something to send and it was not allowed."""
+        """The receive window, in bytes."""
+        self._blocked_ns = 0
+        self._blocked_since: int | None = None
+
+    def block(self) -> None:
+        """Something is there that may not go on."""
+        if self._blocked_since is None:
+            self._blocked_since = time.monotonic_ns()
+
+    def unblock(self) -> None:
+        """It may."""
+        since = self._blocked_since
+        if since is not None:
+            self._blocked_ns += time.monotonic_ns() - since
+            self._blocked_since = None
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes sent, or arrived, that no processor has taken yet."""
+        return max(0, self.sequence - self.acknowledged)
+
+    @property
+    def blocked_ns(self) -> int:
+        """Time in which something was there that was not allowed to go on."""
+        since = self._blocked_since
+        now = 0 if since is None else time.monotonic_ns() - since
+        return self._blocked_ns + now
 
     def snapshot(self) -> dict[str, Any]:
         """The values now, as plain data."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {
+            "edge": self.edge,
+            "direction": self.direction,
+            "peer": self.peer,
+            "items": self.items,
+            "bytes": self.bytes,
+            "packets": self.packets,
+            "window": self.window,
+            "in_flight": self.in_flight,
+            "blocked_ns": self.blocked_ns,
+        }

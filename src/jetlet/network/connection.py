@@ -1,8 +1,8 @@
 """Connection: frames between two processes over one socket.
 
 A frame is ``length, type, checksum`` and that many bytes. Frames of a type below :data:`DATA` are
-control messages and go ahead of data that waits to be sent. Everything here runs on the network's
-event loop, but for :meth:`Connection.send`, which may be called from any thread.
+control messages and go ahead of data that waits to be sent; frames of one class keep their order.
+Everything here runs on the network's event loop, but for what says otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jetlet.errors import JetletError
@@ -27,10 +27,17 @@ SCRATCH = 256 * 1024
 """Bytes read at a time; a frame that is larger is read into a buffer of its own."""
 JOINED = 64 * 1024
 """Parts up to this size are joined before they are written: a copy is cheaper than a call."""
+PIECE = 256 * 1024
+"""A larger part is written in pieces of this size, so that what the socket does not take at once
+need not be copied."""
+TURN = 1024 * 1024
+"""Bytes written before others on the event loop get their turn."""
+HIGH_WATER = 128 * 1024
+"""Bytes that may wait in the transport. Little, because no control message gets ahead of them."""
 HANDSHAKE_TIMEOUT = 5.0
 
 DATA = 0x80
-"""The type of data packets; all lower types are control messages."""
+"""The lowest type of data; all lower types are control messages."""
 
 Buffer = bytes | bytearray | memoryview
 OnFrame = Callable[["Connection", int, memoryview], None]
@@ -45,9 +52,9 @@ class FrameError(JetletError):
 class Connection(asyncio.BufferedProtocol):
     """One end of a connection, from the handshake on.
 
-    ``on_ready`` is called when the handshake has succeeded, ``on_frame`` with each frame after
-    that, ``on_closed`` once at the end of a connection that was ready. A failed handshake closes
-    the connection, leaves a line in the log and touches nothing else.
+    ``on_ready`` is called when the handshake has succeeded, and refuses the connection by raising;
+    ``on_frame`` with each frame after that; ``on_closed`` once at the end of a connection that was
+    ready, ``on_refused`` at the end of one that never was.
     """
 
     def __init__(
@@ -57,9 +64,9 @@ class Connection(asyncio.BufferedProtocol):
         on_ready: OnReady,
         on_frame: OnFrame,
         on_closed: OnClosed,
-        on_refused: OnClosed | None = None,
+        on_refused: OnClosed,
     ) -> None:
-        self.bytes_in = self.bytes_out = self.frames_in = self.frames_out = 0
+        self.bytes_in = self.bytes_out = 0
         self.backlog = 0
         """Bytes accepted by ``send`` and not given to the system yet; read from any thread."""
         self._handshake = handshake
@@ -71,12 +78,17 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._is_ready = False
         self._is_closed = False
+        self._is_closing = False
         self._is_paused = False
         self._is_flush_due = False
         self._lock = threading.Lock()
-        self._control: deque[Sequence[Buffer]] = deque()
-        self._data: deque[Sequence[Buffer]] = deque()
-        self._scratch = bytearray(SCRATCH)
+        """Guards the backlog, and with it the order of frames."""
+        self._control: deque[tuple[Buffer, ...]] = deque()
+        self._data: deque[tuple[Buffer, ...]] = deque()
+        self._parts: deque[Buffer] = deque()
+        """What is left of the frames that are being written."""
+        # A stranger gets room for the next message of the handshake and no more.
+        self._scratch = bytearray(handshake.expects)
         self._start = self._end = 0
         self._large: bytearray | None = None
         self._large_at = 0
@@ -87,12 +99,19 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def peer(self) -> int:
         """Identity of the other side; proved once the connection is ready."""
-        return self._handshake.peer
+        peer = self._handshake.peer
+        assert peer is not None
+        return peer
+
+    @property
+    def is_pending(self) -> bool:
+        """True until the handshake has succeeded or failed."""
+        return not self._is_ready and not self._is_closed
 
     # --- From any thread --------------------------------------------------------------------
 
     def send(self, kind: int, *parts: Buffer) -> None:
-        """Send a frame; it is dropped if the connection is closed."""
+        """Send a frame; it is dropped if the connection is closed. From any thread."""
         length = checksum = 0
         for part in parts:
             length += len(part)
@@ -101,74 +120,84 @@ class Connection(asyncio.BufferedProtocol):
             raise FrameError(f"a frame of {length:,} bytes: {MAX_FRAME:,} are the limit")
         frame = (HEADER.pack(length, kind, checksum), *parts)
         with self._lock:
+            if self._is_closed:
+                return
             self.backlog += length + HEADER.size
             (self._data if kind >= DATA else self._control).append(frame)
-        self._schedule()
-
-    def _schedule(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
-            try:
-                self._loop.call_soon_threadsafe(self._flush)
-            except RuntimeError:
-                return  # the loop has ended, and with it the connection
+            self._call_soon(self._flush)
 
     def close(self) -> None:
         """Close after what was sent has been written; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._close)
-        except RuntimeError:
-            return
+        self._call_soon(self._close)
 
-    # --- On the event loop ------------------------------------------------------------------
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever was to be written; from any thread."""
+        self._call_soon(self._fail, FrameError(reason))
+
+    def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            return  # the loop has ended, and with it the connection
+
+    # --- Writing ----------------------------------------------------------------------------
 
     def _close(self) -> None:
+        self._is_closing = True
         self._flush()
-        if self._transport is not None:
-            self._transport.close()
 
     def _flush(self) -> None:
         # Cleared first: whoever appends after this point schedules another flush.
         self._is_flush_due = False
-        transport = self._transport
-        if transport is None or self._is_closed or not self._is_ready:
+        if self._transport is None or self._is_closed or not self._is_ready:
             return
-        while not self._is_paused:
+        written = 0
+        while not self._is_paused and self._take_frames():
+            if written >= TURN:
+                # More is written in the next turn of the loop: reading must not wait for it.
+                if not self._is_flush_due:
+                    self._is_flush_due = True
+                    self._loop.call_soon(self._flush)
+                break
+            written += self._write()
+        if written:
+            self.bytes_out += written
+            with self._lock:
+                self.backlog -= written
+        if self._is_closing and not self._parts and not self._control and not self._data:
+            self._transport.close()
+
+    def _take_frames(self) -> bool:
+        """See to it that there is something to write; control messages first."""
+        if not self._parts:
             queue = self._control or self._data
-            if not queue:
-                return
-            small: list[Buffer] = []
             size = 0
             while queue and size < JOINED:
                 frame = queue.popleft()
-                self.frames_out += 1
-                for part in frame:
-                    size += len(part)
-                    if len(part) > JOINED:
-                        transport.write(b"".join(small))
-                        small.clear()
-                        transport.write(part)
-                    else:
-                        small.append(part)
-            transport.write(b"".join(small))
-            with self._lock:
-                self.backlog -= size
-            self.bytes_out += size
+                self._parts.extend(frame)
+                size += sum(map(len, frame))
+        return bool(self._parts)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._transport.set_write_buffer_limits(high=1024 * 1024)
-        self._deadline = self._loop.call_later(HANDSHAKE_TIMEOUT, self._give_up)
-        if self._handshake.greeting:
-            self._transport.write(self._handshake.greeting)
-
-    def _give_up(self) -> None:
-        if not self._is_ready:
-            self._fail(HandshakeError("the other side did not finish the handshake"))
-
-    def _fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._transport.abort()
+    def _write(self) -> int:
+        """Write the next part, or several small ones joined; return how many bytes."""
+        parts = self._parts
+        first = parts.popleft()
+        if len(first) > PIECE:
+            view = memoryview(first)
+            parts.appendleft(view[PIECE:])
+            first = view[:PIECE]
+        elif parts and len(first) + len(parts[0]) <= JOINED:
+            small = [first]
+            size = len(first)
+            while parts and size + len(parts[0]) <= JOINED:
+                size += len(parts[0])
+                small.append(parts.popleft())
+            first = b"".join(small)
+        if first:
+            self._transport.write(first)
+        return len(first)
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -176,6 +205,29 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         self._flush()
+
+    # --- Reading ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._error is not None:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._deadline = self._loop.call_later(HANDSHAKE_TIMEOUT, self._give_up)
+        if self._handshake.greeting:
+            self._transport.write(self._handshake.greeting)
+
+    def _give_up(self) -> None:
+        if not self._is_ready:
+            self._fail(
+                HandshakeError(f"no handshake within {HANDSHAKE_TIMEOUT:.0f} s from the other side")
+            )
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        if self._transport is not None:
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -190,6 +242,8 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._scratch)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._error is not None:
+            return
         self.bytes_in += nbytes
         try:
             if self._large is not None:
@@ -199,39 +253,49 @@ class Connection(asyncio.BufferedProtocol):
                     self._deliver(self._large_header, memoryview(whole))
                 return
             self._end += nbytes
+            if not self._is_ready:
+                self._shake_hands()
+                return
             while self._start < self._end and self._parse():
                 pass
-        except (JetletError, struct.error) as error:
+        except JetletError as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("a frame from member %s could not be handled", self.peer)
+            logger.exception("a frame from member %s could not be handled", self._handshake.peer)
             self._fail(error)
 
+    def _shake_hands(self) -> None:
+        if self._end < len(self._scratch):
+            return
+        handshake = self._handshake
+        answer = handshake.receive(bytes(self._scratch))
+        self._transport.write(answer)
+        self._start = self._end = 0
+        if handshake.expects:
+            self._scratch = bytearray(handshake.expects)
+            return
+        self._is_ready = True
+        try:
+            self._on_ready(self)
+        except BaseException:
+            self._is_ready = False
+            raise
+        self._scratch = bytearray(SCRATCH)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._flush()
+
     def _parse(self) -> bool:
-        """Take one message out of what was read; false if there is no whole one."""
-        available = self._end - self._start
-        if not self._is_ready:
-            expected = self._handshake.expects
-            if available < expected:
-                return False
-            message = bytes(self._scratch[self._start : self._start + expected])
-            self._start += expected
-            self._transport.write(self._handshake.receive(message))
-            if not self._handshake.expects:
-                self._is_ready = True
-                if self._deadline is not None:
-                    self._deadline.cancel()
-                self._on_ready(self)
-                self._flush()
-            return True
-        if available < HEADER.size:
+        """Take one frame out of what was read; false if there is no whole one."""
+        available = self._end - self._start - HEADER.size
+        if available < 0:
             return False
         header = HEADER.unpack_from(self._scratch, self._start)
         length = header[0]
         if length > MAX_FRAME:
             raise FrameError(f"a frame that claims to have {length:,} bytes")
         begin = self._start + HEADER.size
-        if available - HEADER.size >= length:
+        if available >= length:
             # A copy: the items may keep views of it for as long as they live.
             body = bytes(memoryview(self._scratch)[begin : begin + length])
             self._start = begin + length
@@ -239,8 +303,8 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if length + HEADER.size > len(self._scratch):
             self._large = bytearray(length)
-            self._large_at = self._end - begin
-            self._large[: self._large_at] = self._scratch[begin : self._end]
+            self._large[:available] = memoryview(self._scratch)[begin : self._end]
+            self._large_at = available
             self._large_header = header
             self._start = self._end = 0
         return False
@@ -249,14 +313,18 @@ class Connection(asyncio.BufferedProtocol):
         _, kind, checksum = header
         if zlib.crc32(body) != checksum:
             raise FrameError("a frame whose checksum is wrong")
-        self.frames_in += 1
         self._on_frame(self, kind, body)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
+            self._control.clear()
+            self._data.clear()
+            self._parts.clear()
+            self.backlog = 0
         if self._deadline is not None:
             self._deadline.cancel()
         error = self._error or exc
@@ -264,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
             if error is not None:
                 logger.info("connection with member %s lost: %s", self.peer, error)
             self._on_closed(self, error)
-            return
-        logger.warning("refused a connection: %s", error or "it was closed before the handshake")
-        if self._on_refused is not None:
-            self._on_refused(self, error)
+        else:
+            self._on_refused(
+                self, error or HandshakeError("it was closed before the handshake had ended")
+            )

@@ -4,58 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import ssl
 import struct
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from jetlet.errors import JetletError
-from jetlet.network.connection import DATA, Connection
-from jetlet.network.handshake import ClientHandshake, ServerHandshake
+from jetlet.network.connection import DATA, Connection, OnClosed
+from jetlet.network.handshake import ClientHandshake, Handshake, ServerHandshake
+from jetlet.network.listener import Listener, connect
 from jetlet.network.packets import MalformedPacketError, decode_header
 from jetlet.network.receive_window import ACK_PERIOD
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet
+from jetlet.network.tls import Tls
 
 logger = logging.getLogger("jetlet.network")
 
 ACK = 0x01
-_ACK_ENTRY = struct.Struct("!Hi")  # edge, limit
-CONNECT_TIMEOUT = 10.0
-BACKLOG = 128
-
-
-async def listen(
-    make: Callable[[], Connection], directory: str | None, host: str, tls: ssl.SSLContext | None
-) -> tuple[asyncio.Server, str]:
-    """A server and its address: a Unix socket in ``directory``, or else a free port of ``host``."""
-    loop = asyncio.get_running_loop()
-    if directory is not None and tls is None:
-        path = os.path.join(directory, f"{os.getpid()}-{id(make):x}")  # noqa: PTH118 - a plain str
-        server = await loop.create_unix_server(make, path, backlog=BACKLOG)
-        return server, f"unix:{path}"
-    server = await loop.create_server(make, host, 0, ssl=tls, backlog=BACKLOG)
-    port = server.sockets[0].getsockname()[1]
-    return server, f"tcp:{host}:{port}"
-
-
-async def connect(
-    make: Callable[[], Connection], address: str, tls: ssl.SSLContext | None
-) -> None:
-    """Connect to an address that ``listen`` gave."""
-    loop = asyncio.get_running_loop()
-    kind, _, rest = address.partition(":")
-    if kind == "unix":
-        await loop.create_unix_connection(make, rest)
-        return
-    host, _, port = rest.rpartition(":")
-    transport, _ = await loop.create_connection(
-        make, host, int(port), ssl=tls, server_hostname="" if tls is not None else None
-    )
-    raw = transport.get_extra_info("socket")
-    if raw is not None:
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+_ACK_ENTRY = struct.Struct("!Hii")  # edge, limit, window
 
 
 class Hub:
@@ -70,10 +37,10 @@ class Hub:
         on_lost: Callable[[int, Exception | None], None],
         directory: str | None = None,
         host: str = "127.0.0.1",
-        tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
+        self.listener: Listener | None = None
         self._index = index
         self._count = count
         self._secret = secret
@@ -81,45 +48,56 @@ class Hub:
         self._directory = directory
         self._host = host
         self._tls = tls
-        self._client_tls = client_tls
-        self._server: asyncio.Server | None = None
-        self._complete = asyncio.Event()
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._senders: Mapping[tuple[int, int], SenderTasklet] = {}
         self._receivers: Mapping[int, ReceiverTasklet] = {}
+        self._early: dict[tuple[int, int], tuple[int, int]] = {}
+        """Acknowledgements from peers that carry their edges already, when we do not yet."""
         self._acks: asyncio.Task[None] | None = None
         self._is_closing = False
 
-    async def listen(self) -> str:
+    # --- Meeting ----------------------------------------------------------------------------
+
+    def listen(self) -> str:
         """Accept peers from now on; return the address for them."""
-        self._server, address = await listen(
-            lambda: self._connection(ServerHandshake(self._secret)),
-            self._directory,
-            self._host,
-            self._tls,
+        self.listener = Listener.open(
+            lambda on_refused: self._connection(
+                ServerHandshake(self._secret, self._index), on_refused
+            ),
+            directory=self._directory,
+            host=self._host,
+            tls=self._tls.server_context() if self._tls is not None else None,
         )
-        if self._count == 1:
-            self._complete.set()
-        return address
+        return self.listener.address
 
     async def join(self, addresses: Mapping[int, str]) -> None:
-        """Connect to the peers with a lower index; wait until all others have connected to us."""
+        """Connect to the peers with a lower index; wait until all others have connected to us.
+
+        There is no limit to the waiting: whoever called knows when a peer is lost.
+        """
+        context = self._tls.client_context() if self._tls is not None else None
         for peer in range(self._index):
             handshake = ClientHandshake(self._secret, self._index, peer)
-            await connect(
-                lambda h=handshake: self._connection(h),  # type: ignore[misc]
-                addresses[peer],
-                self._client_tls,
-            )
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            await self._complete.wait()
-        if self._server is not None:
+            make = partial(self._connection, handshake, self._refused)
+            try:
+                await connect(make, addresses[peer], context)
+            except (OSError, TimeoutError) as error:
+                raise JetletError(f"cannot connect to member {peer}: {error}") from error
+        self._check_complete()
+        try:
+            await self._complete
+        finally:
             # Everybody is here: from now on there is no port to knock at.
-            self._server.close()
-            self._server = None
+            if self.listener is not None:
+                self.listener.close()
 
-    def _connection(self, handshake: ServerHandshake | ClientHandshake) -> Connection:
+    def _connection(self, handshake: Handshake, on_refused: OnClosed) -> Connection:
         return Connection(
-            handshake, on_ready=self._ready, on_frame=self._receive, on_closed=self._closed
+            handshake,
+            on_ready=self._ready,
+            on_frame=self._receive,
+            on_closed=self._closed,
+            on_refused=on_refused,
         )
 
     def _ready(self, connection: Connection) -> None:
@@ -127,12 +105,23 @@ class Hub:
         if peer in self.connections or not 0 <= peer < self._count or peer == self._index:
             raise JetletError(f"a second connection as member {peer}")
         self.connections[peer] = connection
-        if len(self.connections) == self._count - 1:
-            self._complete.set()
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        if len(self.connections) == self._count - 1 and not self._complete.done():
+            self._complete.set_result(None)
+
+    def _refused(self, connection: Connection, error: Exception | None) -> None:
+        if not self._complete.done():
+            self._complete.set_exception(
+                JetletError(f"member {connection.peer} did not take the connection: {error}")
+            )
 
     def _closed(self, connection: Connection, error: Exception | None) -> None:
         if self.connections.get(connection.peer) is connection and not self._is_closing:
             self._on_lost(connection.peer, error)
+
+    # --- Traffic ----------------------------------------------------------------------------
 
     def carry(
         self,
@@ -142,6 +131,10 @@ class Hub:
         """Serve these edges: senders by (edge, member), receivers by edge."""
         self._senders = senders
         self._receivers = receivers
+        for key, ack in self._early.items():
+            if key in senders:
+                senders[key].acknowledge(*ack)
+        self._early.clear()
         if receivers:
             self._acks = asyncio.get_running_loop().create_task(self._acknowledge())
 
@@ -152,35 +145,40 @@ class Hub:
             if receiver is None or connection.peer not in receiver.lanes:
                 raise MalformedPacketError(f"a packet for edge {edge}, which has no receiver here")
             receiver.receive(connection.peer, body)
-        elif kind == ACK:
-            for edge, limit in _ACK_ENTRY.iter_unpack(body):
+        elif kind == ACK and len(body) % _ACK_ENTRY.size == 0:
+            for edge, limit, window in _ACK_ENTRY.iter_unpack(body):
                 sender = self._senders.get((edge, connection.peer))
                 if sender is not None:
-                    sender.acknowledge(limit)
+                    sender.acknowledge(limit, window)
+                elif not self._senders:
+                    self._early[edge, connection.peer] = (limit, window)
         else:
-            raise MalformedPacketError(f"a frame of unknown type {kind}")
+            raise MalformedPacketError(f"a frame of type {kind} with {len(body)} bytes")
 
     async def _acknowledge(self) -> None:
         """Tell every peer, ten times a second, how far it may send on each edge."""
-        loop = asyncio.get_running_loop()
         while True:
-            now = loop.time()
-            for peer, connection in self.connections.items():
-                entries = [
-                    _ACK_ENTRY.pack(edge, receiver.lanes[peer].limit(now))
-                    for edge, receiver in self._receivers.items()
-                    if peer in receiver.lanes
-                ]
-                if entries:
-                    connection.send(ACK, b"".join(entries))
+            self._send_acks(time.monotonic_ns())
             await asyncio.sleep(ACK_PERIOD)
 
-    async def close(self) -> None:
+    def _send_acks(self, now_ns: int) -> None:
+        for peer, connection in self.connections.items():
+            entries = []
+            for edge, receiver in self._receivers.items():
+                lane = receiver.lanes.get(peer)
+                if lane is not None and lane.outbound is not None:
+                    entries.append(_ACK_ENTRY.pack(edge, lane.limit(now_ns), lane.window.size))
+            if entries:
+                connection.send(ACK, b"".join(entries))
+
+    def close(self) -> None:
         """Close all connections, after what was sent has gone out."""
         self._is_closing = True
         if self._acks is not None:
             self._acks.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self.listener is not None:
+            self.listener.close()
+        if not self._complete.done():
+            self._complete.cancel()
         for connection in self.connections.values():
             connection.close()

@@ -1,8 +1,8 @@
 """Packets: a batch of items of one edge as bytes, and back.
 
-A packet is a pickle (protocol 5) of a list of items, followed by the buffers that the items keep out
-of it: those of arrays and of Arrow data travel as they are, without a copy on either side. Special
-items have a packet of their own.
+A packet is a pickle (protocol 5) of a list of items, followed by the buffers that the items keep
+out of it: those of arrays and of Arrow data travel as they are, without a copy on either side.
+Special items have a packet of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jetlet.errors import JetletError
+from jetlet.network.connection import MAX_FRAME
 
 PACKET_LIMIT = 16 * 1024
 """Bytes that a packet should have at the most; it has more only if a single item does."""
@@ -30,20 +31,28 @@ class MalformedPacketError(JetletError):
     """A packet that cannot be one."""
 
 
+class UnsendableItemError(JetletError):
+    """An item that cannot be turned into bytes, or into too many; ``__cause__`` says why."""
+
+    def __init__(self, item: object, reason: str) -> None:
+        super().__init__(reason)
+        self.item = item
+
+
 def encode(edge: int, items: Any, count: int) -> list[Buffer]:
     """A packet, as buffers to be sent one after the other."""
     outside: list[pickle.PickleBuffer] = []
     try:
         data = pickle.dumps(items, protocol=5, buffer_callback=outside.append)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Objects of classes that were themselves sent by value.
+        # Objects of classes that were themselves sent by value, and functions.
         import cloudpickle
 
         outside.clear()
         data = cloudpickle.dumps(items, protocol=5, buffer_callback=outside.append)
     if not outside:
         return [_HEADER.pack(edge, count, 0) + data]
-    raw = [memoryview(buffer.raw()) for buffer in outside]
+    raw = [buffer.raw() for buffer in outside]
     lengths = [_LENGTH.pack(len(data)), *(_LENGTH.pack(len(view)) for view in raw)]
     return [_HEADER.pack(edge, count, len(raw)) + b"".join(lengths), data, *raw]
 
@@ -68,14 +77,16 @@ def decode_items(packet: memoryview) -> Any:
     at = _HEADER.size
     if not buffers:
         return pickle.loads(packet[at:])
+    if at + _LENGTH.size * (buffers + 1) > len(packet):
+        raise MalformedPacketError(f"a packet that claims to have {buffers:,} buffers")
     lengths = [_LENGTH.unpack_from(packet, at + i * _LENGTH.size)[0] for i in range(buffers + 1)]
     at += _LENGTH.size * (buffers + 1)
+    if at + sum(lengths) != len(packet):
+        raise MalformedPacketError("the lengths in a packet do not add up")
     parts = []
     for length in lengths:
         parts.append(packet[at : at + length])
         at += length
-    if at != len(packet):
-        raise MalformedPacketError("the lengths in a packet do not add up")
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
@@ -97,10 +108,30 @@ class PacketBuilder:
         """A packet with items from ``start`` on, and how many are in it."""
         count = min(len(batch) - start, max(1, int(self._limit * 0.9 / self._item_size)))
         while True:
-            items = batch[start : start + count]
-            packet = encode(self._edge, items if isinstance(items, list) else list(items), count)
+            items = batch if count == len(batch) else batch[start : start + count]
+            try:
+                packet = encode(self._edge, list(items), count)
+            except Exception as error:
+                raise _unsendable(self._edge, items, error) from error
             size = size_of(packet)
             self._item_size += (size / count - self._item_size) / 2
-            if size <= self._limit or count == 1:
+            if size <= self._limit:
+                return packet, count
+            if count == 1:
+                if size > MAX_FRAME:
+                    raise UnsendableItemError(
+                        items[0], f"it has {size:,} bytes and the limit is {MAX_FRAME:,}"
+                    )
                 return packet, count
             count = max(1, min(count // 2, int(count * self._limit * 0.8 / size)))
+
+
+def _unsendable(edge: int, items: Sequence[Any], error: Exception) -> UnsendableItemError:
+    """The error for the first item that cannot be pickled."""
+    for item in items:
+        try:
+            encode(edge, [item], 1)
+        except Exception as e:
+            return UnsendableItemError(item, f"{type(e).__name__}: {e}")
+    # Each alone can: then it is something like memory.
+    return UnsendableItemError(items[0], f"{type(error).__name__}: {error}")

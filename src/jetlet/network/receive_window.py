@@ -8,10 +8,9 @@ the same function on both sides. They travel compressed, as multiples of 64 KiB 
 
 from __future__ import annotations
 
-import math
-
 ACK_PERIOD = 0.1
 """Seconds between two acknowledgements."""
+ACK_PERIOD_NS = int(ACK_PERIOD * 1e9)
 UNIT_BITS = 16
 """A unit of the window is 64 KiB."""
 INITIAL_WINDOW = 800
@@ -30,48 +29,49 @@ def weigh(payload_bytes: int, items: int) -> int:
 
 def compress(sequence: int) -> int:
     """Units, as a wrapping signed 32-bit integer."""
-    return _int32(sequence >> UNIT_BITS)
+    return wrap(sequence >> UNIT_BITS)
 
 
 def is_within(sequence: int, limit: int) -> bool:
     """True if a sender that has sent up to ``sequence`` may send more under a compressed limit."""
-    return _int32(compress(sequence) - limit) <= 0
+    return wrap(compress(sequence) - limit) <= 0
 
 
-def _int32(value: int) -> int:
+def wrap(value: int) -> int:
+    """As a signed 32-bit integer."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 class ReceiveWindow:
     """The receiver's side for one sender. Used by one thread at a time."""
 
-    __slots__ = ("_last_sequence", "_last_time", "size")
+    __slots__ = ("_last_ns", "_last_sequence", "size")
 
     def __init__(self) -> None:
         self.size = INITIAL_WINDOW
         """Units that may be on their way beyond what was processed."""
         self._last_sequence = 0
-        self._last_time: float | None = None
+        self._last_ns: int | None = None
 
-    def limit(self, processed: int, now: float, *, is_starved: bool) -> int:
-        """The compressed limit to tell the sender, given what was processed up to ``now``.
+    def limit(self, processed: int, now_ns: int, *, is_starved: bool) -> int:
+        """The compressed limit to tell the sender, given what was processed up to now.
 
         The window moves halfway towards three periods' worth of data. It does not shrink while
         the receiver ``is_starved``: then the sender is the slow one, and a small window would
-        keep it so.
+        keep it so. The first call only records where to count from.
         """
-        if self._last_time is None:
-            self._last_time = now
+        if self._last_ns is None:
+            self._last_ns = now_ns
             self._last_sequence = processed
-        elif now > self._last_time:
+        elif now_ns > self._last_ns:
             units = (processed >> UNIT_BITS) - (self._last_sequence >> UNIT_BITS)
-            rate = units * ACK_PERIOD / (now - self._last_time)
-            target = WINDOW_PERIODS * math.ceil(rate)
+            # In integers, rounded up: a float would turn a steady 1000 into 1001 now and then.
+            per_period = -(-units * ACK_PERIOD_NS // (now_ns - self._last_ns))
             # int() truncates toward zero. Rounding down would take the last unit away from a
-            # receiver that stalls, and it could never start again.
-            step = int((target - self.size) / 2)
+            # receiver that stalls, and leave it with nothing to start again with.
+            step = int((WINDOW_PERIODS * per_period - self.size) / 2)
             if step > 0 or not is_starved:
                 self.size += step
-            self._last_time = now
+            self._last_ns = now_ns
             self._last_sequence = processed
-        return _int32(compress(processed) + self.size)
+        return wrap(compress(processed) + self.size)

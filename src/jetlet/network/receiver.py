@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Mapping
 
 from jetlet.core.items import DONE as DONE_ITEM
+from jetlet.errors import JobFailedError
 from jetlet.execution import progress
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.edge_metrics import EdgeMetrics
 from jetlet.network.packets import SPECIAL, decode_header, decode_items
-from jetlet.network.receive_window import ReceiveWindow, weigh
+from jetlet.network.receive_window import UNIT_BITS, ReceiveWindow, weigh
 
 PACKETS_PER_CALL = 8
 
@@ -20,24 +21,77 @@ PACKETS_PER_CALL = 8
 class Lane:
     """What the receiver knows of one sender."""
 
-    __slots__ = ("metrics", "outbound", "packets", "processed", "unacknowledged", "window")
+    __slots__ = ("_is_settled", "_weight", "member", "metrics", "outbound", "packets", "window")
 
-    def __init__(self, name: str, outbound: OutboundEdge) -> None:
+    def __init__(self, name: str, member: int, outbound: OutboundEdge) -> None:
+        self.member = member
         self.outbound: OutboundEdge | None = outbound
         """Where its items go; ``None`` when the sender is done."""
         self.packets: deque[memoryview] = deque()
         self.window = ReceiveWindow()
-        self.processed = 0
-        """Weight of what the local queues have accepted."""
-        self.unacknowledged = 0
-        """Weight of the packet that is still being handed to the queues."""
-        self.metrics = EdgeMetrics(name)
+        self.metrics = EdgeMetrics(name, "in", member)
+        self._weight = 0
+        """Of the packet that is being handed to the queues."""
+        self._is_settled = True
 
-    def limit(self, now: float) -> int:
+    def arrive(self, packet: memoryview) -> None:
+        """A packet has come; from the network's thread."""
+        _, count = decode_header(packet)
+        self.metrics.sequence += weigh(len(packet), 1 if count == SPECIAL else count)
+        self.packets.append(packet)
+
+    def limit(self, now_ns: int) -> int:
         """What to tell the sender; from the network's thread."""
-        limit = self.window.limit(self.processed, now, is_starved=not self.packets)
-        self.metrics.window = self.window.size
+        is_starved = not self.packets and self._is_settled
+        metrics = self.metrics
+        limit = self.window.limit(metrics.acknowledged, now_ns, is_starved=is_starved)
+        metrics.window = self.window.size << UNIT_BITS
         return limit
+
+    def advance(self) -> bool:
+        """Hand over one packet, or more of the one before; true if anything moved."""
+        outbound = self.outbound
+        if outbound is None:
+            return False
+        if not self._is_settled:
+            before = outbound.backlog()
+            if outbound.flush():
+                self._settle()
+                return True
+            return outbound.backlog() != before
+        if not self.packets:
+            return False
+        # In this order: whoever looks in between must not take the lane for starved.
+        self._is_settled = False
+        packet = self.packets.popleft()
+        _, count = decode_header(packet)
+        items = decode_items(packet)
+        self.metrics.packets += 1
+        self.metrics.bytes += len(packet)
+        if count == SPECIAL:
+            self._weight = weigh(len(packet), 1)
+            is_clear = outbound.put_special(items)
+            if items is DONE_ITEM:
+                self._weight = -1
+        else:
+            self.metrics.items += count
+            self._weight = weigh(len(packet), count)
+            is_clear = outbound.put(items)
+        if is_clear:
+            self._settle()
+        else:
+            self.metrics.block()
+        return True
+
+    def _settle(self) -> None:
+        """All of the packet is in the queues."""
+        if self._weight < 0:
+            self.outbound = None
+            self.metrics.acknowledged = self.metrics.sequence
+        else:
+            self.metrics.acknowledged += self._weight
+        self.metrics.unblock()
+        self._is_settled = True
 
 
 class ReceiverTasklet(Tasklet):
@@ -50,66 +104,31 @@ class ReceiverTasklet(Tasklet):
     def __init__(self, name: str, outbound: Mapping[int, OutboundEdge]) -> None:
         super().__init__()
         self.name = name
-        self.lanes = {
-            member: Lane(f"{name} from member {member}", edge) for member, edge in outbound.items()
-        }
+        self.lanes = {member: Lane(name, member, edge) for member, edge in outbound.items()}
         self._open = list(self.lanes.values())
 
     def receive(self, member: int, packet: memoryview) -> None:
         """A packet has come; from the network's thread."""
-        self.lanes[member].packets.append(packet)
+        self.lanes[member].arrive(packet)
         self.waker.wake()
 
     def call(self) -> ProgressState:
-        made_progress = False
+        made_progress = has_ended = False
         for lane in self._open:
             for _ in range(PACKETS_PER_CALL):
-                if not self._advance(lane):
-                    break
+                try:
+                    if not lane.advance():
+                        break
+                except Exception as error:
+                    raise JobFailedError(
+                        f"what member {lane.member} sent cannot be read: "
+                        f"{type(error).__name__}: {error}",
+                        vertex=self.vertex_name or None,
+                    ) from error
                 made_progress = True
-        if made_progress:
+            has_ended = has_ended or lane.outbound is None
+        if has_ended:
             self._open = [lane for lane in self._open if lane.outbound is not None]
-            return MADE_PROGRESS if self._open else progress.DONE
-        return NO_PROGRESS if self._open else progress.DONE
-
-    def _advance(self, lane: Lane) -> bool:
-        """Hand over one packet, or more of the one before; true if anything moved."""
-        outbound = lane.outbound
-        if outbound is None:
-            return False
-        if not outbound.is_clear:
-            before = outbound.backlog()
-            if not outbound.flush():
-                return outbound.backlog() != before
-            return self._settle(lane)
-        if not lane.packets:
-            return False
-        packet = lane.packets.popleft()
-        _, count = decode_header(packet)
-        items = decode_items(packet)
-        metrics = lane.metrics
-        metrics.packets += 1
-        metrics.bytes += len(packet)
-        if count == SPECIAL:
-            lane.unacknowledged = weigh(len(packet), 1)
-            is_clear = outbound.put_special(items)
-            if items is DONE_ITEM:
-                lane.unacknowledged = -1
-        else:
-            metrics.items += count
-            lane.unacknowledged = weigh(len(packet), count)
-            is_clear = outbound.put(items)
-        if is_clear:
-            self._settle(lane)
-        return True
-
-    @staticmethod
-    def _settle(lane: Lane) -> bool:
-        """All of the packet is in the queues."""
-        if lane.unacknowledged < 0:
-            lane.outbound = None
-        else:
-            lane.processed += lane.unacknowledged
-            lane.metrics.sequence = lane.processed
-        lane.unacknowledged = 0
-        return True
+            if not self._open:
+                return progress.DONE
+        return MADE_PROGRESS if made_progress else NO_PROGRESS

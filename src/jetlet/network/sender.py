@@ -7,14 +7,23 @@ from typing import Any, Protocol
 
 from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.core.items import SpecialItem
+from jetlet.errors import JobFailedError
 from jetlet.execution import progress
 from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.outbox import shorten
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.edge_metrics import EdgeMetrics
 from jetlet.network.connection import DATA
-from jetlet.network.packets import SPECIAL, Buffer, PacketBuilder, encode, size_of
-from jetlet.network.receive_window import is_within, weigh
+from jetlet.network.packets import (
+    SPECIAL,
+    Buffer,
+    PacketBuilder,
+    UnsendableItemError,
+    encode,
+    size_of,
+)
+from jetlet.network.receive_window import UNIT_BITS, compress, is_within, weigh, wrap
 
 DRAIN = 4096
 """Items taken from the queues at a time."""
@@ -35,15 +44,18 @@ class Outlet(Protocol):
 class SenderTasklet(Tasklet):
     """Packs items into packets and sends them while the receiver's window allows it.
 
-    ``limit`` is set by the network's thread when an acknowledgement arrives.
+    What waits in this process is bounded by the window and by the connection's backlog; beyond
+    that the queues from the producers fill up, and hold them back.
     """
 
-    def __init__(self, edge: int, name: str, inbound: InboundEdge, outlet: Outlet) -> None:
+    def __init__(
+        self, edge: int, name: str, member: int, inbound: InboundEdge, outlet: Outlet
+    ) -> None:
         super().__init__()
-        self.name = name
-        self.limit = 0
+        self.name = f"{name} to member {member}"
+        self.metrics = EdgeMetrics(name, "out", member)
+        self._limit = 0
         """Compressed sequence number up to which the receiver takes data."""
-        self.metrics = EdgeMetrics(name)
         self._edge = edge
         self._inbound = inbound
         self._outlet = outlet
@@ -53,10 +65,15 @@ class SenderTasklet(Tasklet):
         self._special: SpecialItem | None = None
         self._sent = 0
 
-    def acknowledge(self, limit: int) -> None:
+    def acknowledge(self, limit: int, window: int) -> None:
         """The receiver takes data up to ``limit``; from the network's thread."""
-        self.limit = limit
-        self.metrics.window = limit
+        self._limit = limit
+        metrics = self.metrics
+        metrics.window = window << UNIT_BITS
+        # The window starts at what was processed; only whole units of it are known.
+        sent = self._sent
+        ahead = wrap(compress(sent) - (limit - window))
+        metrics.acknowledged = max(0, (sent >> UNIT_BITS) - ahead) << UNIT_BITS
         self.waker.wake()
 
     def call(self) -> ProgressState:
@@ -64,9 +81,10 @@ class SenderTasklet(Tasklet):
         for _ in range(PACKETS_PER_CALL):
             if not self._has_load():
                 break
-            if self._outlet.backlog > MAX_BACKLOG or not is_within(self._sent, self.limit):
-                self.metrics.blocked_calls += 1
+            if self._outlet.backlog > MAX_BACKLOG or not is_within(self._sent, self._limit):
+                self.metrics.block()
                 break
+            self.metrics.unblock()
             made_progress = True
             if self._at < len(self._batch):
                 self._send_items()
@@ -83,8 +101,16 @@ class SenderTasklet(Tasklet):
         return bool(self._batch) or self._special is not None
 
     def _send_items(self) -> None:
-        packet, count = self._builder.build(self._batch, self._at)
+        try:
+            packet, count = self._builder.build(self._batch, self._at)
+        except UnsendableItemError as error:
+            raise JobFailedError(
+                f"its output cannot be sent to another member: {error}",
+                vertex=self.vertex_name or None,
+                item=shorten(error.item),
+            ) from error.__cause__
         self._at += count
+        self.metrics.items += count
         self._send(packet, count)
 
     def _send_special(self) -> bool:
@@ -96,7 +122,7 @@ class SenderTasklet(Tasklet):
         size = size_of(packet)
         self._sent += weigh(size, count)
         self._outlet.send(DATA, *packet)
-        self.metrics.items += count
-        self.metrics.packets += 1
-        self.metrics.bytes += size
-        self.metrics.sequence = self._sent
+        metrics = self.metrics
+        metrics.packets += 1
+        metrics.bytes += size
+        metrics.sequence = self._sent

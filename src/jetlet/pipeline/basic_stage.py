@@ -51,6 +51,16 @@ class BasicStage(Generic[T]):
         """Name of the step."""
         return self._transform.name
 
+    @property
+    def is_stream(self) -> bool:
+        """True if its items never end."""
+        return self._transform.is_stream
+
+    @property
+    def has_timestamps(self) -> bool:
+        """True if its items carry timestamps."""
+        return self._transform.has_timestamps
+
     def __repr__(self) -> str:
         return f"Stage({self.name!r})"
 

@@ -32,6 +32,12 @@ def check_function(
         return
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         method = "flat_map_async" if inspect.isasyncgenfunction(fn) else "map_async"
+        if stage in ("map", "flat_map"):
+            method = "flat_map_async" if stage == "flat_map" else method
+            raise InvalidArgumentError(
+                f"{stage} was given the coroutine function {_name(fn)}: "
+                f"write .{method}({_name(fn)})"
+            )
         raise InvalidArgumentError(
             f"{stage} takes {what} that is not a coroutine function, and {_name(fn)} is one: "
             f"await what you need in a stage before it, .{method}({_name(fn)})"
@@ -129,6 +135,13 @@ def check_operation(stage: str, operation: object, arity: int) -> AggregateOpera
             f"write agg.co_aggregate(op1, op2, ...) with one operation per input"
         )
     return operation
+
+
+def without_parentheses(module: str, value: object) -> str:
+    """A hint for who wrote ``sinks.collect`` instead of ``sinks.collect()``; empty for others."""
+    if inspect.isfunction(value) and value.__module__ == f"jetlet.{module}":
+        return f": write {module}.{value.__name__}(...), with its parentheses"
+    return ""
 
 
 def co_arguments(

@@ -10,6 +10,8 @@ from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
 from jetlet.pipeline.stateful import rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, OnError
+from jetlet.pipeline.window_stage import WindowStage
+from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage
@@ -31,6 +33,23 @@ class StageWithKey(Generic[T, K]):
 
     def __repr__(self) -> str:
         return f"{self._stage!r} with a key"
+
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            from jetlet.pipeline.stage import Stage
+
+            hint = ""
+            if hasattr(Stage, name):
+                hint = (
+                    f": write .{name}(...) before grouping_key(...), or behind a step that works "
+                    f"per key, such as .aggregate(agg.counting())"
+                )
+            raise AttributeError(f"a stage with a key has no {name!r}{hint}")
+
+    def window(self, definition: Window) -> WindowStage[T, K]:
+        """What follows is aggregated per key and window, such as ``windows.tumbling(1000)``."""
+        return WindowStage(self._stage, definition, self._key_fn)
 
     def aggregate(
         self,

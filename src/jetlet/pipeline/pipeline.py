@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.checks import check_name, check_parallelism
+from jetlet.pipeline.checks import check_name, check_parallelism, without_parentheses
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stream_source import StreamSource
+from jetlet.pipeline.stream_source_stage import StreamSourceStage
 from jetlet.pipeline.transforms import SourceTransform, Transform
 
 if TYPE_CHECKING:
@@ -31,18 +33,44 @@ class Pipeline:
         self.preserve_order = preserve_order
         self._transforms: list[Transform] = []
 
+    @overload
     def read_from(
         self,
         source: BatchSource[T],
         *,
         name: str | None = None,
         local_parallelism: int | None = None,
-    ) -> Stage[T]:
-        """Begin with the items of a source, such as ``sources.text("books/*.txt")``."""
+    ) -> Stage[T]: ...
+
+    @overload
+    def read_from(
+        self,
+        source: StreamSource[T],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> StreamSourceStage[T]: ...
+
+    def read_from(
+        self,
+        source: BatchSource[T] | StreamSource[T],
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[T] | StreamSourceStage[T]:
+        """Begin with the items of a source, such as ``sources.text("books/*.txt")``.
+
+        For a stream, say next where its timestamps come from: ``.with_timestamps(fn, lag)``,
+        ``.with_native_timestamps(lag)``, ``.with_ingestion_timestamps()`` or
+        ``.without_timestamps()``.
+        """
+        if isinstance(source, StreamSource):
+            check_parallelism("read_from", local_parallelism)
+            return StreamSourceStage(self, source, name or source.name, local_parallelism)
         if not isinstance(source, BatchSource):
             raise InvalidArgumentError(
                 f"read_from takes a source such as sources.text(...) or sources.items([...]), "
-                f"not {source!r}"
+                f"not {source!r}{without_parentheses('sources', source)}"
             )
         check_parallelism("read_from", local_parallelism)
         transform = SourceTransform(

@@ -38,7 +38,7 @@ class Sink(ABC, Generic[T]):
     is_blocking: bool = False
     """True if a writer may block for long (a network): it then gets a thread of its own."""
 
-    def begin(self, run_id: str) -> None:  # noqa: B027 - optional hook
+    def begin(self, run_id: str) -> None:
         """Called once in the submitting process before anything runs; refuse bad targets here."""
 
     @abstractmethod
@@ -62,12 +62,12 @@ class ClientSink(ABC, Generic[T]):
 
     name: str
 
-    def begin(self, run_id: str) -> None:  # noqa: B027 - optional hook
+    def begin(self, run_id: str) -> None:
         """Called once before anything runs."""
 
     @abstractmethod
     def receive(self, batch: Sequence[T]) -> None:
         """Take a batch; called by one thread at a time."""
 
-    def finish(self, error: BaseException | None) -> None:  # noqa: B027 - optional hook
+    def finish(self, error: BaseException | None) -> None:
         """The run has ended; ``error`` is ``None`` if it went well."""

@@ -24,7 +24,9 @@ from jetlet.pipeline.checks import (
     check_operation,
     check_single,
     co_arguments,
+    without_parentheses,
 )
+from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
@@ -32,6 +34,7 @@ from jetlet.pipeline.peek import PeekSink
 from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.stateful import rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import (
+    DEFAULT_IDLE_TIMEOUT,
     AggregateTransform,
     CustomTransform,
     Kind,
@@ -40,8 +43,11 @@ from jetlet.pipeline.transforms import (
     RebalanceTransform,
     SinkTransform,
     SortTransform,
+    TimestampTransform,
     Transform,
 )
+from jetlet.pipeline.window_stage import WindowStage
+from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
@@ -263,6 +269,39 @@ class Stage(BasicStage[T]):
             )
         )
 
+    # --- Event time -------------------------------------------------------------------------
+
+    def add_timestamps(
+        self,
+        fn: Callable[[T], int],
+        allowed_lag: Duration = 0,
+        *,
+        idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """From here on items have a time: ``fn(item)``, an int in milliseconds.
+
+        On a stream an item may come ``allowed_lag`` after later ones; those that come later still
+        are late. Bounded input is never late.
+        """
+        check_function("add_timestamps", fn, "a function from item to time in ms")
+        return self._add(
+            TimestampTransform(
+                name=name or "add-timestamps",
+                fn=fn,
+                allowed_lag=to_ms("add_timestamps: allowed_lag", allowed_lag),
+                idle_timeout=to_ms("add_timestamps: idle_timeout", idle_timeout),
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def window(self, definition: Window) -> WindowStage[T, None]:
+        """What follows is aggregated per window, such as ``windows.tumbling(1000)``."""
+        return WindowStage(self, definition)
+
     # --- Aggregation ------------------------------------------------------------------------
 
     def grouping_key(self, fn: Callable[[T], K]) -> StageWithKey[T, K]:
@@ -381,6 +420,7 @@ class Stage(BasicStage[T]):
         if not isinstance(sink, Sink | ClientSink):
             raise InvalidArgumentError(
                 f"write_to takes a sink such as sinks.csv(...) or sinks.collect(), not {sink!r}"
+                f"{without_parentheses('sinks', sink)}"
             )
         stage = self._add(
             SinkTransform(name=name or sink.name, sink=sink, local_parallelism=local_parallelism)
@@ -399,3 +439,14 @@ class SinkStage:
 
     def __repr__(self) -> str:
         return f"SinkStage({self.name!r})"
+
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(Stage, name):
+                hint = (
+                    f": nothing follows write_to. Keep the stage before it in a variable, and "
+                    f"write stage.write_to(...) and stage.{name}(...)"
+                )
+            raise AttributeError(f"a SinkStage has no {name!r}{hint}")

@@ -16,8 +16,14 @@ from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.service import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.source import BatchSource
+from jetlet.pipeline.stream_source import StreamSource
+from jetlet.pipeline.windows import Window
 
 Kind = Literal["map", "filter", "flat_map"]
+TimestampKind = Literal["none", "native", "ingestion", "function"]
+"""Where the timestamps of a stream come from."""
+DEFAULT_IDLE_TIMEOUT = 60_000
+"""Milliseconds after which a source partition that sends nothing is not waited for any more."""
 OnError = Literal["fail", "skip"] | Sink[Any] | ClientSink[Any]
 """What to do when user code fails on an item: end the job, drop and count it, or send it, as a
 :class:`~jetlet.pipeline.errors.DeadLetter`, to a sink."""
@@ -32,6 +38,16 @@ class Transform:
     local_parallelism: int | None = None
     on_error: OnError = "fail"
 
+    @property
+    def is_stream(self) -> bool:
+        """True if its items never end."""
+        return any(each.is_stream for each in self.inputs)
+
+    @property
+    def has_timestamps(self) -> bool:
+        """True if its items carry timestamps."""
+        return bool(self.inputs) and all(each.has_timestamps for each in self.inputs)
+
 
 @dataclass(eq=False, kw_only=True)
 class SourceTransform(Transform):
@@ -41,11 +57,51 @@ class SourceTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
+class StreamSourceTransform(Transform):
+    """Reads an unbounded source."""
+
+    source: StreamSource[Any]
+    timestamps: TimestampKind = "none"
+    timestamp_fn: Callable[[Any], int] | None = None
+    allowed_lag: int = 0
+    idle_timeout: int = DEFAULT_IDLE_TIMEOUT
+
+    is_stream = True
+
+    @property
+    def has_timestamps(self) -> bool:
+        return self.timestamps != "none"
+
+
+@dataclass(eq=False, kw_only=True)
+class TimestampTransform(Transform):
+    """Gives items timestamps in mid-pipeline."""
+
+    fn: Callable[[Any], int]
+    allowed_lag: int
+    idle_timeout: int = DEFAULT_IDLE_TIMEOUT
+
+    has_timestamps = True
+
+
+@dataclass(eq=False, kw_only=True)
+class WindowTransform(Transform):
+    """Aggregates per window, and per key where ``key_fns`` has a function for each input."""
+
+    window: Window
+    operation: AggregateOperation[Any, Any, Any]
+    key_fns: Sequence[Callable[[Any], Any]] | None
+    late: Sink[Any] | ClientSink[Any] | None = None
+
+
+@dataclass(eq=False, kw_only=True)
 class StatelessTransform(Transform):
     """One user function per item; runs of these are fused."""
 
     kind: Kind
     fn: Callable[[Any], Any]
+    reported_as: str | None = None
+    """Name of the stage that its errors belong to, if it is not a stage of its own."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -53,6 +109,11 @@ class FusedTransform(Transform):
     """Several stateless steps in one vertex; made by the planner."""
 
     steps: Sequence[StatelessTransform]
+
+
+@dataclass(eq=False, kw_only=True)
+class SpoolTransform(Transform):
+    """Holds all items back until its input has ended; made by the planner."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -112,6 +173,10 @@ class HashJoinTransform(Transform):
     to_output: Callable[..., Any] | None
     is_inner: bool
 
+    @property
+    def has_timestamps(self) -> bool:
+        return self.inputs[0].has_timestamps
+
 
 @dataclass(eq=False, kw_only=True)
 class MergeTransform(Transform):
@@ -148,6 +213,15 @@ class AggregateTransform(Transform):
 
     operation: AggregateOperation[Any, Any, Any]
     key_fns: Sequence[Callable[[Any], Any]] | None
+
+    has_timestamps = False
+
+
+@dataclass(eq=False, kw_only=True)
+class StripTransform(Transform):
+    """Takes the timestamps off again; made by the planner."""
+
+    has_timestamps = False
 
 
 @dataclass(eq=False, kw_only=True)

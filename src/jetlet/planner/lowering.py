@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, singledispatchmethod
 from typing import Any
 
-from jetlet.core.dag import DAG, PREPARE_SUFFIX
-from jetlet.core.edge import Edge, Routing, from_
-from jetlet.core.outbox import Ordinals
-from jetlet.core.processor import Processor
-from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, RunHook, Vertex
+from jetlet.core.dag import PREPARE_SUFFIX
+from jetlet.core.edge import from_
+from jetlet.core.vertex import Vertex
 from jetlet.errors import PlanningError
 from jetlet.pipeline.functions import entry_key, whole_item
-from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.transforms import (
     AggregateTransform,
     AsyncTransform,
@@ -24,18 +21,25 @@ from jetlet.pipeline.transforms import (
     FusedTransform,
     HashJoinTransform,
     MergeTransform,
-    OnError,
     RebalanceTransform,
     RollingTransform,
     ServiceTransform,
     SinkTransform,
     SortTransform,
     SourceTransform,
+    SpoolTransform,
     StatefulTransform,
     StatelessTransform,
+    StreamSourceTransform,
+    StripTransform,
+    TimestampTransform,
     Transform,
+    WindowTransform,
 )
-from jetlet.planner.graph import Graph, Node
+from jetlet.pipeline.windows import SlidingWindow
+from jetlet.planner import events
+from jetlet.planner.dag_builder import DagBuilder, KeyFn, Supplier
+from jetlet.planner.graph import Node
 from jetlet.processors.aggregate import (
     AccumulateByKeyProcessor,
     AccumulateProcessor,
@@ -43,159 +47,34 @@ from jetlet.processors.aggregate import (
     CombineProcessor,
 )
 from jetlet.processors.async_map import AsyncMapSupplier
-from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.batched import BatchedProcessor
 from jetlet.processors.distinct import DistinctProcessor
+from jetlet.processors.event_time import EventTimePolicy
 from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
 from jetlet.processors.hash_join import HashJoinProcessor
 from jetlet.processors.read import ReadSupplier
 from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.service import ServiceSupplier
+from jetlet.processors.session_window import SessionWindowProcessor
+from jetlet.processors.sliding_window import SlidingWindowProcessor, frame_key
 from jetlet.processors.sort import SortProcessor
+from jetlet.processors.spool import SpoolProcessor
 from jetlet.processors.stateful import StatefulProcessor
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor, SinkHook, WriteProcessor
-
-KeyFn = Callable[[Any], Any]
-Supplier = Callable[[], Processor] | ProcessorSupplier
+from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.timestamps import StripProcessor, TimestampProcessor
 
 BUILD_PRIORITY = -1
 """Build sides of a join are read to the end before its other input."""
 
 
-@dataclass
-class Output:
-    """Where a node's items come out, and how many edges leave there so far."""
-
-    vertex: Vertex
-    parallelism: int | None
-    edges: int = 0
-
-
-@dataclass
-class Lowering:
+class Lowering(DagBuilder):
     """Adds the nodes of a graph to a DAG, one after the other."""
-
-    graph: Graph
-    dag: DAG
-    outputs: dict[int, Output] = field(default_factory=dict)
-    sinks: dict[int, tuple[Vertex, int]] = field(default_factory=dict)
-    """Vertex and number of inbound edges of each sink: one sink is one vertex, however often it
-    is written to."""
-    letters: dict[int, list[tuple[int, OnError]]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Add all nodes."""
         for node in self.graph.nodes:
             self.lower(node.transform, node)
-        # Dead letters leave over the last ordinals, behind all ordinary edges.
-        for node in self.graph.nodes:
-            for ordinal, sink in self.letters.get(id(node), []):
-                self._write(self.outputs[id(node)].vertex, ordinal, sink)
-
-    # --- Tools ------------------------------------------------------------------------------
-
-    def vertex(
-        self, node: Node, supplier: Supplier, *, suffix: str = "", is_single: bool = False
-    ) -> Vertex:
-        """Add a vertex for the node; ``is_single`` if it has one processor in the whole job."""
-        count = USE_DEFAULT if node.parallelism is None else node.parallelism
-        return self.dag.vertex(Vertex(node.name + suffix, supplier, count, is_single=is_single))
-
-    def connect(self, node: Node, ordinal: int, dest: Vertex, dest_ordinal: int = 0) -> Edge:
-        """Add an edge from the node's input ``ordinal``; configure what is returned."""
-        source = node.inputs[ordinal]
-        rebalance = None
-        while isinstance(source.transform, RebalanceTransform):
-            rebalance = rebalance or source.transform
-            source = source.inputs[0]
-        output = self.outputs[id(source)]
-        edge = from_(output.vertex, output.edges).to(dest, dest_ordinal)
-        output.edges += 1
-        if rebalance is not None:
-            edge.distributed()
-            if rebalance.is_keyed:
-                edge.partitioned(_key(rebalance.key_fn))
-        elif node.keeps_order:
-            edge.isolated()
-        self.dag.edge(edge)
-        return edge
-
-    def by_key(self, edge: Edge, key_fn: KeyFn, *, distributed: bool = True) -> None:
-        """Equal keys to the same processor."""
-        edge.partitioned(_key(key_fn))
-        if distributed:
-            edge.distributed()
-
-    def emit(self, node: Node, vertex: Vertex) -> None:
-        """The node's items come out of ``vertex``."""
-        self.outputs[id(node)] = Output(vertex, node.parallelism)
-
-    def chain(self, node: Node, supplier: Supplier) -> None:
-        """The common case: one vertex that reads the only input."""
-        vertex = self.vertex(node, supplier)
-        self.connect(node, 0, vertex)
-        self.emit(node, vertex)
-
-    def policy(self, node: Node, transform: Transform) -> ErrorPolicy:
-        """What the processor is to do about errors; reserves an edge for dead letters."""
-        on_error = transform.on_error
-        if isinstance(on_error, str):
-            return ErrorPolicy(transform.name, on_error)
-        letters = self.letters.setdefault(id(node), [])
-        ordinal = self._fanout(node) + len(letters)
-        letters.append((ordinal, on_error))
-        return ErrorPolicy(transform.name, "dead-letter", ordinal)
-
-    def data_ordinals(self, node: Node) -> Ordinals:
-        """The edges of the ordinary output: all, unless some are for dead letters."""
-        return tuple(range(self._fanout(node))) if id(node) in self.letters else None
-
-    def _fanout(self, node: Node) -> int:
-        """How many ordinary edges will leave the node."""
-        return sum(
-            self._fanout(n) if isinstance(n.transform, RebalanceTransform) else 1
-            for n in self.graph.outputs(node)
-        )
-
-    def _write(self, vertex: Vertex, ordinal: int, sink: Any) -> None:
-        dest, inbound = self._sink_vertex(sink, None, None)
-        self.dag.edge(from_(vertex, ordinal).to(dest, inbound))
-
-    def _sink_vertex(
-        self, sink: Sink[Any] | ClientSink[Any], name: str | None, parallelism: int | None
-    ) -> tuple[Vertex, int]:
-        known = self.sinks.get(id(sink))
-        if known is None:
-            supplier: Supplier
-            hook: RunHook
-            if isinstance(sink, Sink):
-                supplier, hook = partial(WriteProcessor, sink), SinkHook(sink)
-                preferred = sink.preferred_local_parallelism
-            else:
-                supplier, hook = ClientSinkProcessor, ClientSinkHook(sink)
-                parallelism = preferred = 1
-            vertex = Vertex(
-                name or self._free_name(sink.name),
-                supplier,
-                USE_DEFAULT if parallelism is None else parallelism,
-                preferred_parallelism=preferred,
-                hook=hook,
-            )
-            self.dag.vertex(vertex)
-            known = (vertex, 0)
-        vertex, inbound = known
-        self.sinks[id(sink)] = (vertex, inbound + 1)
-        return vertex, inbound
-
-    def _free_name(self, name: str) -> str:
-        taken = {node.name for node in self.graph.nodes}
-        number, free = 1, name
-        while free in taken or free in self.dag:
-            number += 1
-            free = f"{name}-{number}"
-        return free
-
-    # --- The transforms ---------------------------------------------------------------------
+        self.write_side_outputs()
 
     @singledispatchmethod
     def lower(self, transform: Transform, node: Node) -> None:
@@ -208,25 +87,30 @@ class Lowering:
 
     @lower.register
     def _(self, transform: StatelessTransform, node: Node) -> None:
-        step = Step(transform.kind, transform.fn, self.policy(node, transform))
-        self._fused(node, [step])
+        self._fused(node, [replace(transform, name=node.name)])
 
     @lower.register
     def _(self, transform: FusedTransform, node: Node) -> None:
-        self._fused(node, [Step(s.kind, s.fn, self.policy(node, s)) for s in transform.steps])
+        self._fused(node, transform.steps)
 
-    def _fused(self, node: Node, steps: list[Step]) -> None:
-        function = FusedFunction(steps)
+    def _fused(self, node: Node, steps: Sequence[StatelessTransform]) -> None:
+        function = FusedFunction(
+            [Step(s.kind, s.fn, self.policy(node, s)) for s in steps],
+            takes_events=node.takes_events,
+        )
         self.chain(node, partial(FusedProcessor, function, self.data_ordinals(node)))
 
     @lower.register
     def _(self, transform: ServiceTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        policy = self.policy(node)
+        fn = transform.fn
+        if node.takes_events:
+            fn = events.applied_with(transform.kind, fn)
         self.chain(
             node,
             ServiceSupplier(
                 transform.kind,
-                transform.fn,
+                fn,
                 transform.service,
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
@@ -235,11 +119,14 @@ class Lowering:
 
     @lower.register
     def _(self, transform: AsyncTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        policy = self.policy(node)
+        fn = transform.fn
+        if node.takes_events:
+            fn = events.applied_async(fn, is_flat=transform.is_flat)
         self.chain(
             node,
             AsyncMapSupplier(
-                transform.fn,
+                fn,
                 max_concurrency=transform.max_concurrency,
                 ordered=transform.is_ordered,
                 timeout=transform.timeout,
@@ -253,12 +140,13 @@ class Lowering:
 
     @lower.register
     def _(self, transform: BatchedTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        policy = self.policy(node)
+        fn = events.applied_to_list(transform.fn) if node.takes_events else transform.fn
         self.chain(
             node,
             partial(
                 BatchedProcessor,
-                transform.fn,
+                fn,
                 transform.max_batch,
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
@@ -271,24 +159,37 @@ class Lowering:
 
     @lower.register
     def _(self, transform: StatefulTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        fn = transform.fn
+        if node.takes_events:
+            fn = events.applied_with(transform.kind, fn)
+        self._stateful(node, transform.kind, transform.create, fn, transform.key_fn)
+
+    def _stateful(
+        self, node: Node, kind: str, create: Callable[[], Any], fn: KeyFn, key_fn: KeyFn | None
+    ) -> None:
+        policy = self.policy(node)
         self._keyed(
             node,
             partial(
                 StatefulProcessor,
-                transform.kind,
-                transform.create,
-                transform.fn,
-                transform.key_fn,
+                kind,
+                create,
+                fn,
+                self.key_fn(node, key_fn),
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
             ),
-            transform.key_fn,
+            key_fn,
         )
 
     @lower.register
     def _(self, transform: RollingTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        if node.takes_events:
+            is_keyed = transform.key_fn is not None
+            create, fn = events.rolled(transform.operation, is_keyed=is_keyed)
+            self._stateful(node, "map", create, fn, transform.key_fn)
+            return
+        policy = self.policy(node)
         self._keyed(
             node,
             partial(
@@ -303,16 +204,28 @@ class Lowering:
 
     @lower.register
     def _(self, transform: DistinctTransform, node: Node) -> None:
-        self._keyed(node, partial(DistinctProcessor, transform.key_fn), transform.key_fn)
+        policy = self.policy(node)
+        self._keyed(
+            node,
+            partial(
+                DistinctProcessor,
+                self.key_fn(node, transform.key_fn),
+                policy=policy,
+                data_ordinals=self.data_ordinals(node),
+            ),
+            transform.key_fn,
+        )
 
     @lower.register
     def _(self, transform: SortTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        policy = self.policy(node)
         self._keyed(
             node,
             partial(
                 SortProcessor,
-                transform.key,
+                self.key_fn(
+                    node, transform.key or whole_item if node.takes_events else transform.key
+                ),
                 reverse=transform.is_reverse,
                 memory_limit=transform.memory_limit,
                 policy=policy,
@@ -328,7 +241,7 @@ class Lowering:
         if key_fn is None:
             edge.all_to_one()
         else:
-            self.by_key(edge, key_fn)
+            self.by_key(node, edge, key_fn)
         self.emit(node, vertex)
 
     @lower.register
@@ -339,19 +252,27 @@ class Lowering:
         self.emit(node, vertex)
 
     @lower.register
+    def _(self, transform: SpoolTransform, node: Node) -> None:
+        self.chain(node, SpoolProcessor)
+
+    @lower.register
     def _(self, transform: RebalanceTransform, node: Node) -> None:
         pass  # a property of the edge behind it, see connect()
 
     @lower.register
     def _(self, transform: HashJoinTransform, node: Node) -> None:
-        policy = self.policy(node, transform)
+        policy = self.policy(node)
+        probe_key_fns, to_output = transform.probe_key_fns, transform.to_output
+        if node.takes_events:
+            probe_key_fns = [events.key_of(fn) for fn in probe_key_fns]
+            to_output = events.joined(to_output)
         vertex = self.vertex(
             node,
             partial(
                 HashJoinProcessor,
                 transform.build_key_fns,
-                transform.probe_key_fns,
-                transform.to_output,
+                probe_key_fns,
+                to_output,
                 inner=transform.is_inner,
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
@@ -367,16 +288,17 @@ class Lowering:
     def _(self, transform: AggregateTransform, node: Node) -> None:
         operation, key_fns = transform.operation, transform.key_fns
         is_two_stage = operation.combine is not None
+        one_stage, step = not is_two_stage, node.name
         first: Supplier
         second: Supplier
         if key_fns is None:
-            first = partial(AccumulateProcessor, operation, is_final=not is_two_stage)
-            second = partial(CombineProcessor, operation)
+            first = partial(AccumulateProcessor, operation, is_final=one_stage, step=step)
+            second = partial(CombineProcessor, operation, step=step)
         else:
             first = partial(
-                AccumulateByKeyProcessor, key_fns, operation, is_final=not is_two_stage
+                AccumulateByKeyProcessor, key_fns, operation, is_final=one_stage, step=step
             )
-            second = partial(CombineByKeyProcessor, operation)
+            second = partial(CombineByKeyProcessor, operation, step=step)
         if not is_two_stage:
             vertex = self.vertex(node, first, is_single=key_fns is None)
         else:
@@ -384,11 +306,9 @@ class Lowering:
         for ordinal in range(len(node.inputs)):
             edge = self.connect(node, ordinal, vertex, ordinal)
             if key_fns is not None:
-                self.by_key(edge, key_fns[ordinal], distributed=not is_two_stage)
+                self.by_key(node, edge, key_fns[ordinal], distributed=not is_two_stage)
             elif not is_two_stage:
                 edge.all_to_one()
-            elif edge.routing is Routing.ISOLATED:
-                edge.unicast()
         if is_two_stage:
             prepare = vertex
             vertex = self.vertex(node, second, is_single=key_fns is None)
@@ -401,11 +321,101 @@ class Lowering:
         self.emit(node, vertex)
 
     @lower.register
+    def _(self, transform: StreamSourceTransform, node: Node) -> None:
+        policy = EventTimePolicy(
+            transform.allowed_lag, events.watermark_step(self.graph, node), transform.idle_timeout
+        )
+        timestamps = Timestamps(transform.timestamps, transform.timestamp_fn, policy)
+        self.emit(node, self.vertex(node, StreamReadSupplier(transform.source, timestamps)))
+
+    @lower.register
+    def _(self, transform: TimestampTransform, node: Node) -> None:
+        policy = self.policy(node)
+        time_policy = None
+        if transform.is_stream:
+            time_policy = EventTimePolicy(
+                transform.allowed_lag,
+                events.watermark_step(self.graph, node),
+                transform.idle_timeout,
+            )
+        self.chain(
+            node,
+            partial(
+                TimestampProcessor,
+                transform.fn,
+                time_policy,
+                policy=policy,
+                data_ordinals=self.data_ordinals(node),
+            ),
+        )
+
+    @lower.register
+    def _(self, transform: StripTransform, node: Node) -> None:
+        self.chain(node, StripProcessor)
+
+    @lower.register
+    def _(self, transform: WindowTransform, node: Node) -> None:
+        window, operation, key_fns = transform.window, transform.operation, transform.key_fns
+        is_single = key_fns is None
+        if (
+            not isinstance(window, SlidingWindow)
+            or window.early_period is not None
+            or operation.combine is None
+        ):
+            late = None if transform.late is None else self.side_output(node, transform.late)
+            make: Any = (
+                SlidingWindowProcessor
+                if isinstance(window, SlidingWindow)
+                else SessionWindowProcessor
+            )
+            only = partial(
+                make,
+                window,
+                operation,
+                key_fns,
+                late_ordinal=late,
+                step=node.name,
+                data_ordinals=self.data_ordinals(node),
+            )
+            vertex = self.vertex(node, only, is_single=is_single)
+            self._feed_window(node, vertex, key_fns, distributed=True)
+            self.emit(node, vertex)
+            return
+        # Late events leave the first stage, over an edge behind its only ordinary one.
+        first = partial(
+            SlidingWindowProcessor,
+            window,
+            operation,
+            key_fns,
+            emits_frames=True,
+            target_parallelism=1 if is_single else node.parallelism,
+            late_ordinal=None if transform.late is None else 1,
+            step=node.name,
+            data_ordinals=None if transform.late is None else (0,),
+        )
+        prepare = self.vertex(node, first, suffix=PREPARE_SUFFIX)
+        self._feed_window(node, prepare, key_fns, distributed=False)
+        second = partial(
+            SlidingWindowProcessor, window, operation, None, takes_frames=True, step=node.name
+        )
+        vertex = self.vertex(node, second, is_single=is_single)
+        edge = from_(prepare).to(vertex)
+        self.dag.edge(edge.all_to_one() if is_single else edge.partitioned(frame_key).distributed())
+        self.emit(node, vertex)
+        if transform.late is not None:
+            self.write(prepare, 1, transform.late)
+
+    def _feed_window(
+        self, node: Node, vertex: Vertex, key_fns: Sequence[KeyFn] | None, *, distributed: bool
+    ) -> None:
+        for ordinal in range(len(node.inputs)):
+            edge = self.connect(node, ordinal, vertex, ordinal)
+            if key_fns is not None:
+                self.by_key(node, edge, key_fns[ordinal], distributed=distributed)
+            elif distributed:
+                edge.all_to_one()
+
+    @lower.register
     def _(self, transform: SinkTransform, node: Node) -> None:
-        vertex, inbound = self._sink_vertex(transform.sink, node.name, node.parallelism)
+        vertex, inbound = self.sink_vertex(transform.sink, node.name, node.parallelism)
         self.connect(node, 0, vertex, inbound)
-
-
-def _key(key_fn: KeyFn | None) -> KeyFn | None:
-    """The edge's form of a key function: ``None`` where the item itself is the key."""
-    return None if key_fn is whole_item else key_fn

@@ -6,37 +6,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from jetlet.errors import MissingSinkError, OrderNotPreservableError, PlanningError
+from jetlet.core.dag import PREPARE_SUFFIX
+from jetlet.errors import MissingSinkError, PlanningError
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.transforms import (
     AggregateTransform,
-    AsyncTransform,
-    BatchedTransform,
-    CustomTransform,
     FusedTransform,
-    HashJoinTransform,
-    MergeTransform,
     RebalanceTransform,
-    ServiceTransform,
     SinkTransform,
-    SortTransform,
     SourceTransform,
     StatelessTransform,
+    StreamSourceTransform,
+    WindowTransform,
 )
+from jetlet.planner.events import check_streams
 from jetlet.planner.graph import Graph, Node
-
-ORDER_KEEPING = (
-    StatelessTransform,
-    FusedTransform,
-    ServiceTransform,
-    AsyncTransform,
-    BatchedTransform,
-    CustomTransform,
-    HashJoinTransform,
-    MergeTransform,
-    SinkTransform,
-)
-"""Transforms that emit in the order of their input, if that arrives in order."""
+from jetlet.planner.keys import check_keys_first
+from jetlet.planner.order import is_isolated, mark_order
+from jetlet.planner.spools import add_spools
+from jetlet.processors.fused import MAX_LOOPS
 
 
 def check(graph: Graph, pipeline: Pipeline) -> None:
@@ -56,49 +44,27 @@ def check(graph: Graph, pipeline: Pipeline) -> None:
 
 def name_uniquely(graph: Graph, pipeline: Pipeline) -> None:
     """Number the names that occur more than once: ``map``, ``map-2``, ``map-3``."""
-    taken: Counter[str] = Counter()
-    given = {node.name for node in graph.nodes}
+    given = {name for node in graph.nodes for name in _vertex_names(node)}
+    taken: set[str] = set()
+    last: Counter[str] = Counter()
     for node in graph.nodes:
-        base = node.name
-        taken[base] += 1
-        if taken[base] > 1:
-            while (name := f"{base}-{taken[base]}") in given:
-                taken[base] += 1
-            node.name = name
-            given.add(name)
+        base, names = node.name, _vertex_names(node)
+        while not taken.isdisjoint(names) or (node.name != base and not given.isdisjoint(names)):
+            last[base] = max(last[base], 1) + 1
+            node.name = f"{base}-{last[base]}"
+            names = _vertex_names(node)
+        taken.update(names)
 
 
-def mark_order(graph: Graph, pipeline: Pipeline) -> None:
-    """Find out up to where order must be kept: from a source on request, from a sort always."""
-    for node in graph.nodes:
-        transform = node.transform
-        source = _behind_rebalance(node.inputs[0]) if node.inputs else None
-        if isinstance(transform, SourceTransform):
-            node.keeps_order = pipeline.preserve_order
-        elif isinstance(transform, SortTransform):
-            node.keeps_order = True
-        elif isinstance(transform, RebalanceTransform):
-            if pipeline.preserve_order and not transform.is_keyed:
-                raise OrderNotPreservableError(
-                    f"pipeline {pipeline.name!r} has preserve_order=True, and rebalance() without "
-                    f"a key reorders items: write .rebalance(key_fn), which keeps the order per "
-                    f"key, or Pipeline({pipeline.name!r}) without preserve_order"
-                )
-        elif isinstance(transform, ORDER_KEEPING) and source is not None:
-            is_rebalanced = isinstance(node.inputs[0].transform, RebalanceTransform)
-            node.keeps_order = source.keeps_order and not is_rebalanced
-            if (
-                node.keeps_order
-                and isinstance(transform, AsyncTransform)
-                and not transform.is_ordered
-            ):
-                raise OrderNotPreservableError(
-                    f"stage {node.name!r} has ordered=False, but its input is in an order that "
-                    f"must be kept: write ordered=True"
-                )
-        else:
-            # Partitioned by key: the order per key is kept as it is, and begins anew from here.
-            node.keeps_order = pipeline.preserve_order
+def _vertex_names(node: Node) -> tuple[str, ...]:
+    """The names of the vertices that the node becomes."""
+    transform = node.transform
+    if (
+        isinstance(transform, AggregateTransform | WindowTransform)
+        and transform.operation.combine is not None
+    ):
+        return (node.name, node.name + PREPARE_SUFFIX)
+    return (node.name,)
 
 
 def fuse(graph: Graph, pipeline: Pipeline) -> None:
@@ -107,21 +73,31 @@ def fuse(graph: Graph, pipeline: Pipeline) -> None:
     A run goes on while a stage has a single reader that is stateless too and has the same explicit
     parallelism, which the fused vertex keeps.
     """
-    run: list[Node]
+    done: set[Node] = set()
     for first in list(graph.nodes):
-        if first not in graph.nodes or not isinstance(first.transform, StatelessTransform):
+        if first in done:
             continue
-        run = [first]
-        while True:
-            outputs = graph.outputs(run[-1])
-            if len(outputs) != 1 or not isinstance(outputs[0].transform, StatelessTransform):
-                break
-            following = outputs[0]
-            if following.transform.local_parallelism != first.transform.local_parallelism:
-                break
-            run.append(following)
+        run = _run_from(first, graph)
+        done.update(run)
         if len(run) > 1:
             _replace(graph, run)
+
+
+def _run_from(first: Node, graph: Graph) -> list[Node]:
+    run: list[Node] = []
+    loops = 0
+    following = [first]
+    while len(following) == 1:
+        transform = following[0].transform
+        if not isinstance(transform, StatelessTransform):
+            break
+        loops += transform.kind == "flat_map"
+        same = transform.local_parallelism == first.transform.local_parallelism
+        if not same or loops > MAX_LOOPS:
+            break
+        run += following
+        following = graph.outputs(following[0])
+    return run
 
 
 def _replace(graph: Graph, run: list[Node]) -> None:
@@ -136,7 +112,7 @@ def _replace(graph: Graph, run: list[Node]) -> None:
         ],
         local_parallelism=run[0].transform.local_parallelism,
     )
-    node = Node(fused, run[0].inputs, name, keeps_order=run[0].keeps_order)
+    node = Node(fused, run[0].inputs, name, is_ordered=last.is_ordered)
     graph.nodes[graph.nodes.index(last)] = node
     graph.nodes = [n for n in graph.nodes if n not in run]
     for other in graph.nodes:
@@ -144,38 +120,43 @@ def _replace(graph: Graph, run: list[Node]) -> None:
 
 
 def set_parallelism(graph: Graph, default: int) -> None:
-    """Give each node its local parallelism where it is not up to the vertex.
+    """Give each node its local parallelism: explicit, else the lower of preferred and default.
 
-    Where order must be kept a node has at most as many processors as the one before it.
+    Where order must be kept a node has at most as many processors as those that feed it.
     """
     for node in graph.nodes:
-        transform = node.transform
-        node.parallelism = transform.local_parallelism
-        if isinstance(transform, SourceTransform):
-            if node.parallelism is None:
-                node.parallelism = min(transform.source.preferred_local_parallelism, default)
-        elif isinstance(transform, SinkTransform):
-            if node.parallelism is None:
-                preferred = getattr(transform.sink, "preferred_local_parallelism", 1)
-                node.parallelism = min(preferred, default)
-        elif isinstance(transform, RebalanceTransform):
-            node.parallelism = node.inputs[0].parallelism
-        elif node.parallelism is None and not _is_global_aggregate(node):
-            node.parallelism = default
-        if node.keeps_order and isinstance(transform, ORDER_KEEPING):
-            upstream = [_behind_rebalance(i).parallelism or default for i in node.inputs[:1]]
-            node.parallelism = min(node.parallelism or default, *upstream)
+        isolated = [s.parallelism for i, s in enumerate(node.inputs) if is_isolated(node, i)]
+        node.parallelism = min([_wanted_parallelism(node, default), *isolated])
+    # A sink that is written to several times is one vertex.
+    by_sink: dict[int, int] = {}
+    sinks = [(n, n.transform) for n in graph.nodes if isinstance(n.transform, SinkTransform)]
+    for node, transform in sinks:
+        key = id(transform.sink)
+        by_sink[key] = min(by_sink.get(key, node.parallelism), node.parallelism)
+    for node, transform in sinks:
+        node.parallelism = by_sink[id(transform.sink)]
 
 
-def _is_global_aggregate(node: Node) -> bool:
-    return isinstance(node.transform, AggregateTransform) and node.transform.key_fns is None
-
-
-def _behind_rebalance(node: Node) -> Node:
-    while isinstance(node.transform, RebalanceTransform):
-        node = node.inputs[0]
-    return node
+def _wanted_parallelism(node: Node, default: int) -> int:
+    transform = node.transform
+    if transform.local_parallelism is not None:
+        return transform.local_parallelism
+    if isinstance(transform, SourceTransform | StreamSourceTransform):
+        return min(transform.source.preferred_local_parallelism, default)
+    if isinstance(transform, SinkTransform):
+        return min(getattr(transform.sink, "preferred_local_parallelism", 1), default)
+    if isinstance(transform, RebalanceTransform):
+        return node.inputs[0].parallelism
+    return default
 
 
 Pass = Callable[[Graph, Pipeline], None]
-PASSES: tuple[Pass, ...] = (check, name_uniquely, mark_order, fuse)
+PASSES: tuple[Pass, ...] = (
+    check,
+    check_streams,
+    add_spools,
+    name_uniquely,
+    check_keys_first,
+    mark_order,
+    fuse,
+)

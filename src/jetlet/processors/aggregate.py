@@ -1,65 +1,123 @@
-"""AccumulateProcessor and CombineProcessor: aggregation in one stage or two.
+"""Aggregation in one stage or two, by key and over all items.
 
 Two stages: ``accumulate`` collects partial results where the items are and sends those on, one per
 key; ``combine`` merges the partial results of all processors. One stage: ``accumulate`` does it all
-and emits results. Without keys there is a single result, kept like that of a single key.
+and emits results. Without keys there is a single result.
+
+Memory: the first stage passes its table on when it has grown, see below; the second one keeps what
+exceeds its bound (256 MiB per processor) on disk. An operation without ``combine`` has neither: all
+of its accumulators must fit into memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from types import NoneType
 from typing import Any
 
-from jetlet.core.items import BroadcastKey
 from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey
+from jetlet.core.partitioning import stable_hash
+from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor
+from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.spill import DEFAULT_MEMORY_LIMIT, SpillingTable
+from jetlet.processors.state_saver import StateSaver
 
 Operation = AggregateOperation[Any, Any, Any]
+Entry = tuple[Any, Any]
+"""A key and its accumulator."""
 
 MAX_PARTIAL_KEYS = 500_000
 """A first stage passes its table on when it has this many keys: its memory is bounded, and with so
 many keys there is little left to gain from keeping them."""
+MAX_PARTIAL_ITEMS = 4_000_000
+"""The same for items, which some accumulators keep."""
+BATCHES_PER_LOOK = 8
+"""How often a second stage looks at how large its table is."""
+
+_PLAIN = frozenset({str, bytes, int, bool, NoneType})
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfKey:
+    """Snapshot key of one of several accumulators of a group: others than it, in the same place."""
+
+    key: Any
+    number: int
+
+    def __jetlet_key__(self) -> Any:
+        return self.key
 
 
 class KeyedProcessor(BatchProcessor):
-    """A table of accumulators by key that is emitted at the end, a batch per call."""
+    """Accumulators by key; at the end each is emitted, a batch per call."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: str, finish: Callable[[Any], Any] | None) -> None:
         super().__init__()
-        self._table: dict[Any, Any] = {}
-        self._results: Iterator[list[Any]] | None = None
-        self._saving: Iterator[tuple[Any, Any]] | None = None
-        self._unsaved: tuple[Any, Any] | None = None
+        self._step = step
+        self._finish = finish
+        self._rest: Iterator[list[Entry]] | None = None
+        """What is still to be emitted, once the input has ended."""
+        self._saver = StateSaver()
 
-    def _emit(self) -> Iterator[list[Any]]:
-        """Batches of what is to be emitted; empties the table."""
+    def _drain(self) -> Iterator[list[Entry]]:
+        """All entries in batches, some of which may be empty; leaves none."""
+        raise NotImplementedError
+
+    def _entries(self) -> Iterable[Entry]:
+        """All entries, which stay; a key may come several times."""
+        raise NotImplementedError
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        """Take entries, which are nobody else's."""
         raise NotImplementedError
 
     def complete(self) -> bool:
-        if self._results is None:
-            self._results = self._emit()
+        if self._rest is None:
+            self._rest = self._drain()
         if not self.flush():
             return False
-        for batch in self._results:
-            self.send(batch)
-            self.flush()
+        for entries in self._rest:
+            if entries:
+                self.send(self._finished(entries))
+                self.flush()
+            else:
+                self.context.wake()  # there was work to do, although nothing has come of it yet
             return False
         return True
 
+    def _finished(self, entries: list[Entry]) -> list[Any]:
+        finish = self._finish
+        if finish is None:
+            return entries
+        it = iter(entries)
+        try:
+            return [(key, finish(accumulator)) for key, accumulator in it]
+        except Exception as error:
+            raise item_failure(entries, it, self._step) from error
+
     def save_to_snapshot(self) -> bool:
-        if self._saving is None:
-            self._saving = iter(self._table.items())
-        while (entry := self._unsaved or next(self._saving, None)) is not None:
-            if not self.outbox.offer_to_snapshot(*entry):
-                self._unsaved = entry
-                return False
-            self._unsaved = None
-        self._saving = None
-        return True
+        return self._saver.save(self.outbox, self._state)
+
+    def _state(self) -> Iterable[Entry]:
+        if self._rest is None:
+            return self._entries()
+        # Half emitted: whoever takes over goes on with the other half.
+        rest = list(chain.from_iterable(self._rest))
+        self._rest = _batches(rest)
+        return rest
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        self._add(
+            (key.key if isinstance(key, PartOfKey) else key, accumulator)
+            for key, accumulator in inbox.take()
+        )
 
 
 class AccumulateByKeyProcessor(KeyedProcessor):
@@ -74,67 +132,150 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         operation: Operation,
         *,
         is_final: bool,
+        step: str = "aggregate",
     ) -> None:
-        super().__init__()
+        super().__init__(step, operation.finish if is_final else None)
         self._key_fns = tuple(None if fn is whole_item else fn for fn in key_fns)
-        self._operation = operation
+        self._combine = operation.combine
         self._is_final = is_final
         self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
+        self._table: dict[Any, Any] = {}
+        self._items = 0
+        """Those in the table."""
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         key_fn = self._key_fns[ordinal]
-        keys = batch if key_fn is None else map(key_fn, batch)
-        self._accumulate[ordinal](self._table, keys, batch)
-        if not self._is_final and len(self._table) > MAX_PARTIAL_KEYS:
-            for partial in self._emit():
+        keys: Iterator[Any] = iter(batch) if key_fn is None else iter(self._keys(key_fn, batch))
+        try:
+            self._accumulate[ordinal](self._table, keys, batch)
+        except Exception as error:
+            failure = item_failure(batch, keys, self._step)
+            raise failure from lookup_error(error, failure.item, [key_fn])
+        self._items += len(batch)
+        if not self._is_final and (
+            len(self._table) > MAX_PARTIAL_KEYS or self._items > MAX_PARTIAL_ITEMS
+        ):
+            for partial in self._drain():
                 self.send(partial)
 
-    def _emit(self) -> Iterator[list[Any]]:
-        table, self._table = self._table, {}
-        return _batches(table, self._operation.finish if self._is_final else None)
+    def _keys(self, key_fn: Callable[[Any], Any], batch: Sequence[Any]) -> list[Any]:
+        # What `extend` got before an error stays, so the length tells which item it was.
+        keys: list[Any] = []
+        error: Exception
+        try:
+            keys.extend(map(key_fn, batch))
+            if len(keys) == len(batch):
+                return keys
+            error = StopIteration("raised by the key function")
+        except Exception as e:
+            error = e
+        raise ItemFailedError(batch[len(keys)], self._step) from error
 
-    def restore_from_snapshot(self, inbox: Inbox) -> None:
-        self._table.update(inbox.take())
+    def _drain(self) -> Iterator[list[Entry]]:
+        table, self._table, self._items = self._table, {}, 0
+        for entries in _batches(table.items()):
+            # With several processors the edge before has done it for each item.
+            if self.context.local_parallelism == 1:
+                self._check_keys([key for key, _ in entries])
+            yield entries
+
+    def _check_keys(self, keys: Sequence[Any]) -> None:
+        """Refuse a key that could not be routed, also where there is nothing to route."""
+        if _PLAIN.issuperset(map(type, keys)):
+            return
+        it = iter(keys)
+        try:
+            for key in it:
+                stable_hash(key)
+        except Exception as error:
+            raise item_failure(keys, it, self._step) from error
+
+    def _entries(self) -> Iterable[Entry]:
+        return self._table.items()
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        table, combine = self._table, self._combine
+        for key, accumulator in entries:
+            # Several, if those of other processors are taken over.
+            if combine is not None and key in table:
+                accumulator = combine(table[key], accumulator)
+            table[key] = accumulator
 
 
 class CombineByKeyProcessor(KeyedProcessor):
-    """Merges ``(key, accumulator)`` pairs and emits ``(key, result)``."""
+    """Merges ``(key, accumulator)`` pairs and emits ``(key, result)``.
 
-    def __init__(self, operation: Operation) -> None:
-        super().__init__()
+    The accumulators are its own from then on: whoever sent them has given them up.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        step: str = "aggregate",
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        super().__init__(step, operation.finish)
         assert operation.combine is not None
-        self._combine = operation.combine
-        self._create = operation.create
-        self._finish = operation.finish
+        self._table = SpillingTable(operation.combine, memory_limit)
+        self._batches = 0
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        table, combine, create = self._table, self._combine, self._create
-        for key, accumulator in batch:
-            if key in table:
-                table[key] = combine(table[key], accumulator)
-            else:
-                # Never adopted as it came: it may be shared, and ours will be changed in place.
-                table[key] = combine(create(), accumulator)
+        it = iter(batch)
+        try:
+            self._table.add(it)
+        except Exception as error:
+            raise item_failure(batch, it, self._step) from error
+        self._batches += 1
+        if self._batches % BATCHES_PER_LOOK == 0 or self._table.has_spilled:
+            self._table.maybe_spill()
 
-    def _emit(self) -> Iterator[list[Any]]:
-        table, self._table = self._table, {}
-        return _batches(table, self._finish)
+    def _drain(self) -> Iterator[list[Entry]]:
+        return self._table.drain(BATCH_SIZE)
 
-    restore_from_snapshot = AccumulateByKeyProcessor.restore_from_snapshot
+    def _entries(self) -> Iterable[Entry]:
+        parts = chain.from_iterable(self._table.parts())
+        if not self._table.has_spilled:
+            return parts
+        return ((PartOfKey(key, number), acc) for (key, acc), number in zip(parts, count()))
+
+    def _add(self, entries: Iterable[Entry]) -> None:
+        self._table.add(entries)
+        self._table.maybe_spill()
+
+    def close(self) -> None:
+        self._table.close()
 
 
 class AccumulateProcessor(BatchProcessor):
     """Collects all items; emits one result, or with ``is_final=False`` one accumulator."""
 
-    def __init__(self, operation: Operation, *, is_final: bool) -> None:
+    def __init__(self, operation: Operation, *, is_final: bool, step: str = "aggregate") -> None:
         super().__init__()
+        self._operation = operation
+        self._step = step
         self._accumulate = [operation.batch_accumulator(i) for i in range(operation.arity)]
         self._finish = operation.finish if is_final else whole_item
         self._value = operation.create()
         self._is_emitted = False
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        self._value = self._accumulate[ordinal](self._value, batch)
+        try:
+            self._value = self._accumulate[ordinal](self._value, batch)
+        except Exception as error:
+            self._blame(ordinal, batch, error)
+            raise
+
+    def _blame(self, ordinal: int, batch: Sequence[Any], error: Exception) -> None:
+        """Find the item by doing the batch again, one by one, and raise with its name."""
+        accumulate = self._operation.accumulate[ordinal]
+        value = self._operation.create()
+        it = iter(batch)
+        try:
+            for item in it:
+                value = accumulate(value, item)
+        except Exception:
+            raise item_failure(batch, it, self._step) from error
 
     def complete(self) -> bool:
         if not self._is_emitted:
@@ -143,18 +284,20 @@ class AccumulateProcessor(BatchProcessor):
         return self.flush()
 
     def save_to_snapshot(self) -> bool:
-        return self.outbox.offer_to_snapshot(BroadcastKey("value"), self._value)
+        return self.outbox.offer_to_snapshot(BroadcastKey(self.context.global_index), self._value)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        for _, value in inbox:
-            self._value = value
+        context, combine = self.context, self._operation.combine
+        for key, value in inbox:
+            if key.key % context.total_parallelism == context.global_index:
+                self._value = value if combine is None else combine(self._value, value)
 
 
 class CombineProcessor(AccumulateProcessor):
     """Merges accumulators into one result."""
 
-    def __init__(self, operation: Operation) -> None:
-        super().__init__(operation, is_final=True)
+    def __init__(self, operation: Operation, *, step: str = "aggregate") -> None:
+        super().__init__(operation, is_final=True, step=step)
         assert operation.combine is not None
         self._combine = operation.combine
 
@@ -163,10 +306,7 @@ class CombineProcessor(AccumulateProcessor):
             self._value = self._combine(self._value, accumulator)
 
 
-def _batches(
-    table: dict[Any, Any], finish: Callable[[Any], Any] | None
-) -> Iterator[list[tuple[Any, Any]]]:
-    """The entries in batches, each taken out of the table, so that memory falls as they leave."""
-    entries = iter(table.items())
-    while batch := list(islice(entries, BATCH_SIZE)):
-        yield batch if finish is None else [(key, finish(value)) for key, value in batch]
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    it = iter(entries)
+    while batch := list(islice(it, BATCH_SIZE)):
+        yield batch

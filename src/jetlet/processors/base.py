@@ -7,7 +7,7 @@ They turn a batch of input into batches of output and emit those whole. A subcla
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ class ErrorPolicy:
     """``fail``, ``skip`` (and count), or ``dead-letter``."""
     ordinal: int | None = None
     """Outbound edge of the dead letters."""
+    takes_events: bool = False
+    """Items are events: a dead letter is about the item without its timestamp."""
 
     @property
     def fails(self) -> bool:
@@ -48,7 +50,7 @@ class BatchProcessor(Processor):
 
     def __init__(self, data_ordinals: Ordinals = None) -> None:
         self._data_ordinals = data_ordinals
-        self._outgoing: deque[tuple[Sequence[Any], Ordinals]] = deque()
+        self._outgoing: deque[tuple[Any, Ordinals]] = deque()
         self._is_processed = False
 
     # --- For subclasses ---------------------------------------------------------------------
@@ -62,6 +64,10 @@ class BatchProcessor(Processor):
         if batch:
             self._outgoing.append((batch, self._data_ordinals))
 
+    def send_watermarks(self, watermarks: Iterable[Watermark]) -> None:
+        """Emit watermarks after everything sent before them."""
+        self._outgoing.extend((watermark, None) for watermark in watermarks)
+
     def reject(self, policy: ErrorPolicy, item: Any, error: Exception) -> None:
         """Deal with an item on which user code failed; raises if the policy is to fail."""
         if policy.action == FAIL:
@@ -70,17 +76,20 @@ class BatchProcessor(Processor):
             self.context.count("skipped", 1)
             return
         self.context.count("dead_letters", 1)
-        letter = DeadLetter.of(item, error, policy.step)
+        letter = DeadLetter.of(item[1] if policy.takes_events else item, error, policy.step)
         if self._outgoing and self._outgoing[-1][1] == policy.ordinal:
-            self._outgoing[-1][0].append(letter)  # type: ignore[attr-defined]
+            self._outgoing[-1][0].append(letter)
         else:
             self._outgoing.append(([letter], policy.ordinal))
 
     def flush(self) -> bool:
         """Emit what was sent; true if nothing is left. Call it at the end of a callback."""
         outgoing = self._outgoing
+        outbox = self.outbox
         while outgoing:
-            if not self.outbox.offer_batch(*outgoing[0]):
+            load, ordinals = outgoing[0]
+            offer = outbox.offer if isinstance(load, Watermark) else outbox.offer_batch
+            if not offer(load, ordinals):
                 return False
             outgoing.popleft()
         return True

@@ -8,8 +8,9 @@ it is::
         out = []
         for x0 in batch:
             for x1 in f0(x0):
-                if x1:
-                    out.append(x1)
+                if not x1:
+                    continue
+                out.append(x1)
         return out
 
 Each step has lines of its own, and its input has a variable of its own. After an error the line
@@ -23,6 +24,7 @@ import linecache
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +32,9 @@ from jetlet.core.outbox import Ordinals
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
+
+MAX_LOOPS = 16
+"""Most flat_maps in a run: each is a loop in the one before it, and Python allows 20 of them."""
 
 _INDENT = "    "
 
@@ -46,14 +51,15 @@ class Step:
 class FusedFunction:
     """The compiled function of a run of steps. It pickles as its steps and is compiled anew."""
 
-    __slots__ = ("_inputs", "_owners", "call", "filename", "steps")
+    __slots__ = ("_code", "_inputs", "_owners", "call", "filename", "steps", "takes_events")
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], *, takes_events: bool = False) -> None:
         self.steps = tuple(steps)
-        writer = _Writer()
+        self.takes_events = takes_events
+        writer = _Writer(takes_events)
         source = writer.write(self.steps)
         self._owners, self._inputs = writer.owners, writer.inputs
-        # The same text under the same name, so that two functions can share an entry for tracebacks.
+        # The same text under the same name: two such functions can share an entry for tracebacks.
         self.filename = f"<fused {zlib.crc32(source.encode()):08x}>"
         linecache.cache[self.filename] = (
             len(source),
@@ -62,57 +68,61 @@ class FusedFunction:
             self.filename,
         )
         namespace: dict[str, Any] = {f"f{i}": step.fn for i, step in enumerate(self.steps)}
-        exec(compile(source, self.filename, "exec"), namespace)  # noqa: S102 - our own source
+        exec(compile(source, self.filename, "exec"), namespace)
         self.call: Callable[[Sequence[Any], Callable[..., None]], list[Any]] = namespace["fused"]
+        self._code = namespace["fused"].__code__
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (FusedFunction, (self.steps,))
+        return (partial(FusedFunction, takes_events=self.takes_events), (self.steps,))
 
     def locate(self, error: BaseException) -> tuple[Any, str] | None:
         """Item and step name that ``error``, raised by :attr:`call`, is about."""
         traceback: TracebackType | None = error.__traceback__
-        found = None
         while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename == self.filename:
-                found = traceback
+            frame = traceback.tb_frame
+            if frame.f_code is self._code:
+                index = self._owners.get(traceback.tb_lineno)
+                if index is None:
+                    return None
+                return frame.f_locals[self._inputs[index]], self.steps[index].policy.step
             traceback = traceback.tb_next
-        if found is None:
-            return None
-        index = self._owners[found.tb_lineno]
-        return found.tb_frame.f_locals[self._inputs[index]], self.steps[index].policy.step
+        return None
 
 
 class _Writer:
-    """Writes the source, and notes which step each line belongs to."""
+    """Writes the source, and notes which step each line belongs to.
 
-    def __init__(self) -> None:
-        self.lines = ["def fused(batch, reject):", "    out = []", "    for x0 in batch:"]
+    Where items carry timestamps the loop is over both, and the results get that of their item.
+    """
+
+    def __init__(self, takes_events: bool) -> None:
+        loop = "for time, x0 in batch:" if takes_events else "for x0 in batch:"
+        self.lines = ["def fused(batch, reject):", "    out = []", f"    {loop}"]
+        self._takes_events = takes_events
         self.owners: dict[int, int] = {}
         self.inputs: list[str] = []
         """The variable that holds the input of each step."""
         self._depth = 2
 
-    def add(self, text: str) -> None:
-        self.lines.append(_INDENT * self._depth + text)
-        self.owners[len(self.lines)] = len(self.inputs) - 1
+    def add(self, *lines: str) -> None:
+        for line in lines:
+            self.lines.append(_INDENT * self._depth + line)
+            self.owners[len(self.lines)] = len(self.inputs) - 1
 
-    def open(self, text: str) -> None:
-        """A line that the following ones belong under."""
-        self.add(text)
-        self._depth += 1
-
-    def guard(self, text: str) -> None:
-        """A line whose errors are dealt with by the step's policy."""
+    def guard(self, *lines: str) -> None:
+        """Lines whose errors are dealt with by the step's policy."""
         index = len(self.inputs) - 1
-        self.add("try:")
-        self.add(f"{_INDENT}{text}")
-        self.add("except Exception as error:")
-        self.add(f"{_INDENT}reject({index}, {self.inputs[index]}, error)")
-        self.add(f"{_INDENT}continue")
+        self.add(
+            "try:",
+            *(f"{_INDENT}{line}" for line in lines),
+            "except Exception as error:",
+            f"{_INDENT}reject({index}, {self.inputs[index]}, error)",
+            f"{_INDENT}continue",
+        )
 
     def write(self, steps: Sequence[Step]) -> str:
         item = "x0"
-        emit = "out.append({})"
+        emit = "out.append((time, {}))" if self._takes_events else "out.append({})"
         for i, step in enumerate(steps):
             self.inputs.append(item)
             is_last = i == len(steps) - 1
@@ -120,22 +130,27 @@ class _Writer:
             if step.kind == "map" and step.fn is whole_item:
                 continue
             if step.kind == "filter":
-                test = item if step.fn is bool else call
-                if not step.policy.fails:
-                    self.guard(f"keep = {test}")
-                    test = "keep"
-                self.open(f"if {test}:")
+                # No deeper for each: Python has a limit on how deep code is nested.
+                lines = f"if not {item if step.fn is bool else call}:", f"{_INDENT}continue"
+                if step.policy.fails:
+                    self.add(*lines)
+                else:
+                    self.guard(*lines)
                 continue
             if not step.policy.fails:
+                if step.kind == "map":
+                    self.guard(f"{result} = {call}")
+                    item = result
+                    continue
                 # All of an iterable is taken before any of it goes on: an item counts either as
                 # processed, with all of its results, or as failed, with none.
-                taken = call if step.kind == "map" else f"list({call})"
-                self.guard(f"r{i} = {taken}")
-                call = f"r{i}"
-            if step.kind == "flat_map" and is_last:
+                self.guard(f"all{i} = list({call})")
+                call = f"all{i}"
+            if step.kind == "flat_map" and is_last and not self._takes_events:
                 item, emit = call, "out.extend({})"
             elif step.kind == "flat_map":
-                self.open(f"for {result} in {call}:")
+                self.add(f"for {result} in {call}:")
+                self._depth += 1
                 item = result
             elif is_last:
                 item = call

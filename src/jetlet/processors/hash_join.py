@@ -154,7 +154,7 @@ class HashJoinProcessor(BatchProcessor):
             self._results = self._combinations(inbox.items())
         while self.flush():
             results = list(islice(self._results, RESULTS_PER_BATCH))
-            if not results:
+            if not results and not self._outgoing:  # neither results nor rejected items
                 self._results = None
                 inbox.clear()
                 return

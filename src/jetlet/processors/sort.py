@@ -13,6 +13,7 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.sorted_run import (
+    LARGEST_BLOCK,
     MEMORY_CHUNK,
     MergeJob,
     RunMerger,
@@ -25,8 +26,8 @@ from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 __all__ = ["SortProcessor"]
 
 FEWEST_RUN_ITEMS = 4096
-MOST_RUN_ITEMS = 65_536
-"""Items that are sorted in one piece, in one call: of simple tuples 1 ms and 30 ms worth."""
+MOST_RUN_ITEMS = 16_384
+"""Items that are sorted in one piece, in one call: of simple tuples 1 ms and 6 ms worth."""
 RUNS_IN_MEMORY = 256
 """Runs that memory is divided into, within the limits above."""
 FAN_IN = 64
@@ -146,8 +147,7 @@ class SortProcessor(BatchProcessor):
         return accepted
 
     def _run_items(self) -> int:
-        size = self._item_size() * RUNS_IN_MEMORY
-        return min(max(int(self._memory_limit / size), FEWEST_RUN_ITEMS), MOST_RUN_ITEMS)
+        return min(max(self._share(RUNS_IN_MEMORY), FEWEST_RUN_ITEMS), MOST_RUN_ITEMS)
 
     def _item_size(self) -> float:
         return max(self._memory / self._items_in_memory, 1.0) if self._items_in_memory else 1.0
@@ -187,17 +187,28 @@ class SortProcessor(BatchProcessor):
     def _compact(self, count: int) -> None:
         assert self._compacting is not None
         start, job = self._compacting
-        _, is_finished = job.step(count)
+        # Each item is merged as often as there are levels, one above the other.
+        levels = max([job.output.level, *(run.level for run in self._spilled)])
+        _, is_finished = job.step(count * levels)
         if is_finished:
             self._spilled.insert(start, job.output)
             self._compacting = None
             self._begin_compacting()
 
     def _job(self, runs: Sequence[SortedRun]) -> MergeJob:
-        file = self._new_file()
-        # One chunk of each run is in memory while many are merged; large items come in few.
-        chunk = self._memory_limit / (16 * self._fan_in * self._item_size())
-        return MergeJob(runs, self._order, file, max(1, min(MAX_CHUNK, int(chunk))))
+        # One chunk of each run is in memory while many are merged.
+        chunk_size = min(self._share(16 * self._fan_in), MAX_CHUNK)
+        return MergeJob(
+            runs,
+            self._order,
+            self._new_file(),
+            chunk_size=chunk_size,
+            largest_block=min(self._share(64), LARGEST_BLOCK),
+        )
+
+    def _share(self, part: int) -> int:
+        """How many items take up that part of the memory, at least one."""
+        return max(1, int(self._memory_limit / (part * self._item_size())))
 
     def _new_file(self) -> SpillFile:
         file = SpillFile(self._spill_dir)
@@ -233,7 +244,11 @@ class SortProcessor(BatchProcessor):
         if self._merger is None:
             self._settle()
             self._end_run()
-            self._merger = RunMerger([*self._spilled, *self._runs], self._order)
+            self._merger = RunMerger(
+                [*self._spilled, *self._runs],
+                self._order,
+                largest_block=min(self._share(64), LARGEST_BLOCK),
+            )
             self._spilled, self._runs = [], []
         if not self._merger.open():
             self.context.wake()  # there was work to do, although nothing has come of it yet

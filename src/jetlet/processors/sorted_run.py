@@ -126,7 +126,7 @@ def _bisect_after_reversed(keys: list[Any], bound: Any, low: int, high: int) -> 
 
 
 class SortedRun:
-    """Chunks of items in order, oldest and smallest first; read once, chunk by chunk."""
+    """Chunks of items in order, none of them empty; read once, chunk by chunk."""
 
     __slots__ = ("chunks", "file", "level", "owns_file")
 
@@ -178,13 +178,15 @@ class SortedRun:
 class _Cursor:
     """A run being merged, with a chunk or two loaded."""
 
-    __slots__ = ("end", "items", "keys", "position", "run")
+    __slots__ = ("end", "items", "keys", "position", "reserve", "run")
 
     def __init__(self, run: SortedRun) -> None:
         self.run = run
         self.items: list[Any] = []
         self.keys: list[Any] = []
         self.position = self.end = 0
+        self.reserve = 0
+        """Load the next chunk when so few items are left, if so many may be needed at once."""
 
     def load(self, order: SortOrder) -> bool:
         """Drop what has been used up and add the next chunk; false if nothing is left."""
@@ -198,6 +200,7 @@ class _Cursor:
             self.items, self.keys = items, keys
         self.position = 0
         self.end = len(self.items)
+        self.reserve = len(items) // 2
         return self.end > 0
 
 
@@ -205,11 +208,15 @@ class RunMerger:
     """Merges sorted runs. Equal items come in the order of the runs: pass them oldest first.
 
     Call :meth:`open` until it is true, then :meth:`next_block` until it returns nothing. No call
-    takes much longer than it takes to sort a block of items.
+    takes much longer than it takes to sort a block of items, which are at most twice
+    ``largest_block`` (give less if items are large).
     """
 
-    def __init__(self, runs: Sequence[SortedRun], order: SortOrder) -> None:
+    def __init__(
+        self, runs: Sequence[SortedRun], order: SortOrder, largest_block: int = LARGEST_BLOCK
+    ) -> None:
         self._order = order
+        self._largest_block = largest_block
         self._unopened = deque(runs)
         self._cursors: list[_Cursor] = []
         self._step = 1
@@ -233,9 +240,14 @@ class RunMerger:
         if len(cursors) == 1:
             cursor = cursors[0]
             block = cursor.items[cursor.position :] if cursor.position else cursor.items
+            cursor.position = cursor.end
             if not cursor.load(self._order):
                 cursors.clear()
             return block
+        for cursor in cursors:
+            # Where many runs are merged, one of them would always be at the end of its chunk.
+            if cursor.end - cursor.position < min(self._step, cursor.reserve):
+                cursor.load(self._order)
         try:
             cuts = self._cut()
         except Exception as error:
@@ -256,19 +268,12 @@ class RunMerger:
         """
         cursors, order, step = self._cursors, self._order, self._step
         reverse, before, after = order.reverse, order.before, order.after
-        target = min(max(16 * len(cursors), BLOCK), LARGEST_BLOCK)
+        target = min(max(8 * len(cursors), BLOCK), self._largest_block)
         while True:
             bound: Any = None
             chosen = -1
             for index, cursor in enumerate(cursors):
-                end = cursor.position + step
-                if end > cursor.end:
-                    # Where many runs are merged, one would always be at the end of its chunk.
-                    if cursor.run.chunks:
-                        cursor.load(order)
-                        end = step
-                    end = min(end, cursor.end)
-                key = cursor.keys[end - 1]
+                key = cursor.keys[min(cursor.position + step, cursor.end) - 1]
                 if chosen < 0 or ((bound < key) if reverse else (key < bound)):
                     bound, chosen = key, index
             cuts = []
@@ -330,9 +335,15 @@ class MergeJob:
     """Merges runs into one on disk, as much at a time as it is told to."""
 
     def __init__(
-        self, runs: Sequence[SortedRun], order: SortOrder, file: SpillFile, chunk_size: int
+        self,
+        runs: Sequence[SortedRun],
+        order: SortOrder,
+        file: SpillFile,
+        *,
+        chunk_size: int,
+        largest_block: int = LARGEST_BLOCK,
     ) -> None:
-        self._merger = RunMerger(runs, order)
+        self._merger = RunMerger(runs, order, largest_block)
         self._chunk_size = chunk_size
         self._pending: list[Any] = []
         self._is_open = False
@@ -344,13 +355,12 @@ class MergeJob:
 
         It works in blocks; what it did too much counts for the next time.
         """
+        if not self._is_open:
+            self._is_open = self._merger.open()
+            return 0, False
         self._credit += count
         done = 0
         while self._credit > 0:
-            if not self._is_open:
-                self._is_open = self._merger.open()
-                self._credit -= BLOCK
-                continue
             block = self._merger.next_block()
             if not block:
                 self._write(1)

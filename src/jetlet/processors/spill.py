@@ -281,7 +281,8 @@ class SpillingTable:
             # Twice as fast as entries arrive, so that memory falls; and in steps of about 1 ms.
             self._move(max(2 * grown, 512))
         self._take_samples(grown)
-        limit = self.memory_limit / 2 if self._leaving else self.memory_limit
+        # Below the bound, because the old table keeps its slots while it is being emptied.
+        limit = self.memory_limit * (3 / 8 if self._leaving else 3 / 4)
         # A single accumulator has to be in memory in the end anyway.
         if count > 1 and self._table_memory() > limit:
             self._spill()
@@ -339,13 +340,13 @@ class SpillingTable:
 
     def _move(self, count: int) -> None:
         """Take so many entries from the table that is to go to the disk."""
-        leaving, pending, size = self._leaving, self._pending, self._chunk_size
+        leaving, pending = self._leaving, self._pending
         shift, mask = self._level * self.BUCKET_BITS, len(self._buckets) - 1
-        for _ in range(min(count, len(leaving))):
-            entry = leaving.popitem()
-            bucket = stable_hash(entry[0]) >> shift & mask
-            pending[bucket].append(entry)
-            if len(pending[bucket]) >= size:
+        pop = leaving.popitem
+        for entry in [pop() for _ in range(min(count, len(leaving)))]:
+            pending[stable_hash(entry[0]) >> shift & mask].append(entry)
+        for bucket, entries in enumerate(pending):
+            if len(entries) >= self._chunk_size:
                 self._write(bucket)
         if not leaving:
             self._leaving = {}  # an emptied dict keeps its slots

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from jetlet.core.dag import DAG
+from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.snapshot_context import NONE
@@ -16,6 +18,7 @@ from jetlet.jobs.embedded import Plannable
 from jetlet.jobs.job import Job
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark.frames import frame_source
+from jetlet.spark.progress import task_accumulator
 from jetlet.spark.runner import SparkRunner, Width, context_of
 from jetlet.spark.session import (
     PLAN_SETTINGS,
@@ -24,10 +27,15 @@ from jetlet.spark.session import (
     join_session,
     start_session,
 )
-from jetlet.spark.shipping import check_picklable, ship_package
+from jetlet.spark.shipping import check_picklable, is_one_process, ship_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+REGISTRATION_PATIENCE = 10.0
+"""Seconds to wait for the first executor of a cluster before the number of tasks is settled."""
+REGISTRATION_PAUSE = 0.5
+"""No other executor for so long means that all are there."""
 
 
 class SparkEngine:
@@ -36,6 +44,10 @@ class SparkEngine:
     ``master`` names where: ``local[*]`` is this machine, ``spark://host:7077`` a cluster,
     ``sc://host`` a Spark Connect server. ``session`` joins a session that you have, and leaves it
     as it is; ``config`` are settings for a new one. Use it in a ``with`` block.
+
+    A stage runs in as many tasks as Spark has cores, or as ``JobConfig(default_parallelism=...)``
+    says, but never in more than it has input for. The local parallelism of a vertex is that within
+    each task.
     """
 
     def __init__(
@@ -45,14 +57,17 @@ class SparkEngine:
         config: Mapping[str, object] | None = None,
         app_name: str | None = None,
     ) -> None:
-        if session is not None and (master is not None or config):
+        if session is not None and (master is not None or config or app_name is not None):
             raise InvalidArgumentError(
-                "SparkEngine(session=...) uses the session as it is: leave out master and config"
+                "SparkEngine(session=...) uses the session as it is: leave out master, config and "
+                "app_name"
             )
         self._started = self._start(master, session, config, app_name)
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._found: dict[str, str | None] = {}
+        self._parallelism: int | None = None
         try:
             self._prepare_session()
         except BaseException:
@@ -66,15 +81,19 @@ class SparkEngine:
         config: Mapping[str, object] | None,
         app_name: str | None,
     ) -> StartedSession:
-        session = session or (active_session() if master is None and not config else None)
+        if session is None and master is None and not config:
+            session = active_session()
         if session is not None:
             return join_session(session)
         return start_session(master, app_name, config)
 
     def _prepare_session(self) -> None:
+        spark = self.session
         for key, value in PLAN_SETTINGS.items():
-            self.session.conf.set(key, value)
-        ship_package(self.session)
+            self._found[key] = spark.conf.get(key, None)
+            spark.conf.set(key, _with(self._found[key], key, value))
+        ship_package(spark)
+        self._accumulator: Any = task_accumulator(context_of(spark))
 
     @property
     def session(self) -> SparkSession:
@@ -86,25 +105,31 @@ class SparkEngine:
         """Tasks that Spark runs at a time, as far as it says."""
         context = context_of(self.session)
         if context is not None:
+            _await_executors(context)
             return int(context.defaultParallelism)
-        return int(self.session.conf.get("spark.sql.shuffle.partitions") or 1)
+        if self._parallelism is None:
+            self._parallelism = _remote_parallelism(self.session)
+        return self._parallelism
 
     def submit(self, what: DAG | Plannable, config: JobConfig | None = None) -> Job:
         """Start a job and return at once. Mistakes are raised here, before anything runs."""
         config = config or JobConfig()
+        self._check_open()
         if config.processing_guarantee != NONE:
             raise UnsupportedFeatureError(
                 f"processing_guarantee={config.processing_guarantee!r} is for streams; a bounded "
                 f"pipeline on Spark gives exact results anyway: write processing_guarantee='none'"
             )
-        dag = what if isinstance(what, DAG) else what.plan(default_parallelism=1)
+        dag = what if isinstance(what, DAG) else _plan(what)
         dag.validate()
         check_picklable(dag)
-        runner = SparkRunner(self.session, dag, self._width(dag, config))
+        width = self._width(dag, config)
+        runner = SparkRunner(self.session, dag, width, self._accumulator)
         job = Job(dag, config, runner, self._forget)
+        for sink in runner.frame_sinks:
+            sink.expect(job.id)
         with self._lock:
-            if self._is_closed:
-                raise PlanningError("the engine is closed; make a new SparkEngine()")
+            self._check_open()
             self._jobs.add(job)
         try:
             job.start()
@@ -112,6 +137,10 @@ class SparkEngine:
             self._forget(job)
             raise
         return job
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PlanningError("the engine is closed; make a new SparkEngine()")
 
     def _width(self, dag: DAG, config: JobConfig) -> Width:
         """Plan the splits of the sources; have no more reading tasks than there are splits."""
@@ -121,7 +150,7 @@ class SparkEngine:
             if frame_source(vertex) is None:
                 vertex.supplier.prepare(width * vertex.parallelism(1))
                 needed = max(needed, _readers(vertex))
-        return Width(reading=min(width, needed), shuffled=width)
+        return Width(reading=min(width, needed), shuffled=min(width, DEFAULT_PARTITION_COUNT))
 
     def _forget(self, job: Job) -> None:
         with self._lock:
@@ -134,16 +163,32 @@ class SparkEngine:
             return list(self._jobs)
 
     def close(self) -> None:
-        """Cancel the jobs that still run; stop the session if it was started here."""
+        """Cancel the jobs that still run; stop the session if it was started here. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        for job in self.jobs:
+            jobs = list(self._jobs)
+        for job in jobs:
+            job._runner.cancel()
+        for job in jobs:
             job.cancel()
+        if not self._started.owned:
+            self._restore_session()
         self._started.stop()
 
-    def __enter__(self) -> SparkEngine:
+    def _restore_session(self) -> None:
+        """Leave the settings of somebody else's session as they were."""
+        for key, value in self._found.items():
+            try:
+                if value is None:
+                    self.session.conf.unset(key)
+                else:
+                    self.session.conf.set(key, value)
+            except Exception:  # it may have been stopped meanwhile
+                return
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -155,8 +200,56 @@ class SparkEngine:
         self.close()
 
 
+def _plan(what: object) -> DAG:
+    plan = getattr(what, "plan", None)
+    if plan is None:
+        raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
+    dag: DAG = plan(default_parallelism=1)
+    return dag
+
+
+def _with(found: str | None, key: str, value: str) -> str:
+    """Our setting; where it is a list, added to what the user has."""
+    if not found or not key.endswith("excludedRules"):
+        return value
+    rules = [rule.strip() for rule in found.split(",") if rule.strip()]
+    return ",".join(rules if value in rules else [*rules, value])
+
+
 def _readers(vertex: Vertex) -> int:
     """Tasks that have something to read at the vertex."""
     if isinstance(vertex.supplier, ReadSupplier):
         return -(-len(vertex.supplier.splits) // vertex.parallelism(1))
     return 1
+
+
+def _await_executors(context: Any) -> None:
+    """Let a cluster that has just been asked for executors start them.
+
+    Spark counts the cores of those that have registered so far, and a job keeps the number of
+    tasks that it began with.
+    """
+    if is_one_process(context.master):
+        return
+    status = context._jsc.sc().getExecutorMemoryStatus
+    deadline = time.monotonic() + REGISTRATION_PATIENCE
+    count, since = status().size(), time.monotonic()
+    # The driver is one of them. A session that has been up for a while is not kept waiting.
+    if count > 1 and time.time() * 1000 - context.startTime > REGISTRATION_PATIENCE * 1000:
+        return
+    while time.monotonic() < deadline:
+        if count > 1 and time.monotonic() - since >= REGISTRATION_PAUSE:
+            return
+        time.sleep(0.05)
+        now = status().size()
+        if now != count:
+            count, since = now, time.monotonic()
+
+
+def _remote_parallelism(spark: SparkSession) -> int:
+    """What Spark calls its default parallelism, where it cannot be asked for it."""
+    from pyspark.sql import functions
+
+    highest = functions.max(functions.spark_partition_id())
+    row = spark.range(1 << 16).select(highest.alias("highest")).first()
+    return 1 if row is None else int(row["highest"]) + 1

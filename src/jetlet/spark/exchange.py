@@ -3,7 +3,11 @@
 Objects cross the JVM as a few large binary values, never a row per object. A row is
 ``(target, task, seq, channel, payload)``: the task it is for, the task it is from and its number
 there, the edge it belongs to, and a pickled list of items. Spark shuffles rows by ``target``.
-Channels below zero are messages to the driver; they are passed on untouched.
+Channels below zero are messages to the driver; they are passed on untouched. Items that a
+DataFrame is made of have no payload: their columns follow, one struct for each such sink.
+
+A task may be run again after others have read what it sent, so which target an item goes to must
+not depend on timing: see :class:`ExchangeWriter`.
 """
 
 from __future__ import annotations
@@ -14,12 +18,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from jetlet.core.edge import Routing
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Outbox
-from jetlet.core.partitioning import Partitioner
+from jetlet.core.partitioning import Partitioner, stable_hash
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.errors import ItemFailedError, JobFailedError, UnstableKeyError
+from jetlet.execution.outbox import shorten
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.spark.shipping import cloud_dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,14 +36,20 @@ if TYPE_CHECKING:
 REPORTS = -1
 """Messages of processors to the hooks of their vertices: pickled (vertex, message)."""
 METRICS = -2
-"""Counters of the processors of one task: pickled [(vertex, values)]."""
+"""Counters of one task: pickled (fragment, task, [(vertex, values)])."""
 FIRST_CLIENT = -3
 """From here downwards: items for the sinks of the submitting process, a channel per vertex."""
 
 SCHEMA = "target int, task int, seq int, channel int, payload binary"
 
 CHUNK_ITEMS = 8192
-"""Items per payload: large enough that a row's overhead does not show."""
+"""Items per payload at the most: so many that a row's overhead does not show."""
+CHUNK_BYTES = 1024 * 1024
+"""Payloads are kept near this size, going by those before, so that large items do not pile up."""
+FIRST_CHUNK = 256
+"""Items of the first payload, whose size nobody knows yet."""
+BUFFERED_ITEMS = 256 * 1024
+"""Items that wait in the buffers for all targets of an edge together."""
 FLUSH_ROWS = 256
 FLUSH_BYTES = 8 * 1024 * 1024
 """Rows are handed to Spark when there are this many of them, or this many bytes."""
@@ -42,32 +57,58 @@ MAX_WAITING = 4
 """Batches of rows that may wait for Spark to take them."""
 
 
-def dump(batch: Sequence[Any]) -> bytes:
-    """Pickle a batch; what the standard pickler cannot do is left to cloudpickle."""
+def dump(value: Any) -> bytes:
+    """Pickle a value; what the standard pickler cannot do is left to cloudpickle."""
     try:
-        return pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
-        from pyspark import cloudpickle
+        return cloud_dumps(value)
 
-        data: bytes = cloudpickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)
-        return data
+
+def dump_items(items: Sequence[Any], vertex: str) -> bytes:
+    """Pickle a batch; if it cannot be, say which item of which vertex is to blame."""
+    try:
+        return dump(items)
+    except Exception as error:
+        for item in items:
+            try:
+                dump(item)
+            except Exception as e:
+                raise _unpicklable(vertex, e, shorten(item)) from e
+        raise _unpicklable(vertex, error, None) from error
+
+
+def _unpicklable(vertex: str, error: Exception, item: str | None) -> JobFailedError:
+    return JobFailedError(
+        f"its items cannot be sent to another process: {type(error).__name__}: {error}; map them "
+        f"to what pickle takes",
+        vertex=vertex,
+        item=item,
+    )
 
 
 class TaskOutput:
     """Rows on their way from the engine's threads in a task to the thread that Spark reads from."""
 
-    def __init__(self, task: int) -> None:
+    def __init__(self, task: int, frames: dict[int, pa.StructType] | None = None) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Called when there is room again after somebody was told that there is none."""
         self._task = task
+        self._frames = frames or {}
         self._seq = 0
         self._rows: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
         self._lock = threading.Lock()
         self._batches: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+        self._was_refused = False
 
     @property
     def is_congested(self) -> bool:
         """Spark does not take the rows as fast as they come: add no more for now."""
-        return self._batches.qsize() >= MAX_WAITING
+        if self._batches.qsize() < MAX_WAITING:
+            return False
+        self._was_refused = True
+        return True
 
     def add(self, channel: int, target: int, payload: bytes) -> None:
         """Append a row; from any thread."""
@@ -78,6 +119,15 @@ class TaskOutput:
             if len(self._rows) >= FLUSH_ROWS or self._bytes >= FLUSH_BYTES:
                 self._flush()
 
+    def add_frame(self, channel: int, items: pa.StructArray) -> None:
+        """Append rows of a DataFrame; from any thread."""
+        import pyarrow as pa
+
+        count = len(items)
+        with self._lock:
+            same = [pa.repeat(pa.scalar(n, pa.int32()), count) for n in (0, self._task, 0, channel)]
+            self._put([*same, pa.nulls(count, pa.binary())], {channel: items})
+
     def close(self) -> None:
         """No more rows will come."""
         with self._lock:
@@ -86,7 +136,11 @@ class TaskOutput:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, as they come, in batches, up to the end."""
-        return iter(self._batches.get, None)
+        while (batch := self._batches.get()) is not None:
+            if self._was_refused:
+                self._was_refused = False
+                self.wake()
+            yield batch
 
     def _flush(self) -> None:
         if not self._rows:
@@ -95,18 +149,24 @@ class TaskOutput:
 
         rows, self._rows, self._bytes = self._rows, [], 0
         targets, seqs, channels, payloads = zip(*rows, strict=True)
-        self._batches.put(
-            pa.RecordBatch.from_arrays(
-                [
-                    pa.array(targets, pa.int32()),
-                    pa.array([self._task] * len(rows), pa.int32()),
-                    pa.array(seqs, pa.int32()),
-                    pa.array(channels, pa.int32()),
-                    pa.array(payloads, pa.binary()),
-                ],
-                names=["target", "task", "seq", "channel", "payload"],
-            )
-        )
+        numbers = [pa.array(n, pa.int32()) for n in (targets, [self._task] * len(rows))]
+        numbers += [pa.array(n, pa.int32()) for n in (seqs, channels)]
+        self._put([*numbers, pa.array(payloads, pa.binary())], {})
+
+    def _put(self, columns: list[pa.Array], frames: dict[int, pa.StructArray]) -> None:
+        import pyarrow as pa
+
+        names = ["target", "task", "seq", "channel", "payload"]
+        for channel, kind in self._frames.items():
+            given = frames.get(channel)
+            columns.append(pa.nulls(len(columns[0]), kind) if given is None else given)
+            names.append(frame_column(channel))
+        self._batches.put(pa.RecordBatch.from_arrays(columns, names=names))
+
+
+def frame_column(channel: int) -> str:
+    """The column that holds the items of a sink which makes a DataFrame of them."""
+    return f"frame{channel}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,45 +174,95 @@ class OutputPort:
     """Where an edge leaves a fragment."""
 
     channel: int
+    vertex: str
+    """The vertex whose items leave there."""
     routing: Routing
     key_fn: Callable[[Any], Any] | None
     targets: int
     """Tasks of the fragment it leads to."""
+    is_repeatable: bool = False
+    """The items come in the same order each time that the task is run."""
+
+
+class Chunks:
+    """How many items the payloads of one edge or sink should have."""
+
+    def __init__(self, targets: int = 1) -> None:
+        self._most = max(1, min(CHUNK_ITEMS, BUFFERED_ITEMS // targets))
+        self.size = min(FIRST_CHUNK, self._most)
+
+    def learn(self, items: int, size: int) -> None:
+        """Take a payload's size into account."""
+        if items:
+            self.size = max(1, min(self._most, CHUNK_BYTES * items // max(size, 1)))
 
 
 class ExchangeWriter(Processor):
-    """The end of a fragment's outgoing edge: collects items per target task and pickles them."""
+    """The end of a fragment's outgoing edge: collects items per target task and pickles them.
+
+    A partitioned edge sends an item where its key belongs, an isolated one sends all that this task
+    has to one target. Any other spreads the items: in turns if a task that is run again sees them
+    in the same order, otherwise by what they are. Else an item could, after an executor was lost,
+    go to a target that has been done without it, or to two.
+    """
 
     def __init__(self, output: TaskOutput, port: OutputPort) -> None:
         self._output = output
-        self._channel = port.channel
-        self._targets = port.targets
         self._port = port
+        self._targets = port.targets
         self._buffers: list[list[Any]] = [[] for _ in range(port.targets)]
-        self._next = 0
+        self._chunks = Chunks(port.targets)
+        self._first = 0
         self._partitioner: Partitioner | None = None
         self._owners: list[int] = []
+        self._route: Callable[[Sequence[Any]], None] = self._to_first
+        self._left = iter(range(port.targets))
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        self._next = context.member_index % self._targets
-        if self._port.routing is Routing.PARTITIONED:
-            self._partitioner = Partitioner(self._port.key_fn, context.partition_count)
+        port = self._port
+        self._first = context.member_index % self._targets
+        if port.routing is Routing.PARTITIONED:
+            self._partitioner = Partitioner(port.key_fn, context.partition_count)
             self._owners = [p % self._targets for p in range(context.partition_count)]
+            self._route = self._by_key
+        elif port.routing is Routing.UNICAST and self._targets > 1:
+            self._route = self._in_turns if port.is_repeatable else self._by_content
 
     def process(self, ordinal: int, inbox: Inbox) -> None:
         self.is_waiting = self._output.is_congested
-        if self.is_waiting:
-            return
-        batch = inbox.take()
-        if self._partitioner is None:
-            self._append(self._next, batch)
-            return
-        if self._targets == 1:
-            self._partitioner.check(batch)
-            self._append(0, batch)
-            return
-        shares = self._partitioner.route(batch, self._owners, self._targets)
+        if not self.is_waiting:
+            self._route(inbox.take())
+
+    def _to_first(self, batch: Sequence[Any]) -> None:
+        self._append(self._first, batch)
+
+    def _by_key(self, batch: Sequence[Any]) -> None:
+        partitioner = self._partitioner
+        assert partitioner is not None
+        try:
+            if self._targets == 1:
+                partitioner.check(batch)
+                shares = [batch]
+            else:
+                shares = partitioner.route(batch, self._owners, self._targets)  # type: ignore[assignment]
+        except Exception as error:
+            item = batch[partitioner.failed_index or 0]
+            raise ItemFailedError(item, "partitioning") from error
+        for target, share in enumerate(shares):
+            if share:
+                self._append(target, share)
+
+    def _in_turns(self, batch: Sequence[Any]) -> None:
+        targets = self._targets
+        for offset in range(min(targets, len(batch))):
+            self._append((self._first + offset) % targets, batch[offset::targets])
+        self._first = (self._first + len(batch)) % targets
+
+    def _by_content(self, batch: Sequence[Any]) -> None:
+        shares: list[list[Any]] = [[] for _ in range(self._targets)]
+        for item in batch:
+            shares[_content_hash(item, self._port.vertex) % self._targets].append(item)
         for target, share in enumerate(shares):
             if share:
                 self._append(target, share)
@@ -160,21 +270,36 @@ class ExchangeWriter(Processor):
     def _append(self, target: int, batch: Sequence[Any]) -> None:
         buffer = self._buffers[target]
         buffer.extend(batch)
-        if len(buffer) >= CHUNK_ITEMS:
-            self._flush(target)
-            if self._port.routing is Routing.UNICAST:
-                self._next = (target + 1) % self._targets
+        while len(buffer) >= self._chunks.size:
+            size = self._chunks.size
+            # Much more than a chunk only if chunks have just become smaller.
+            chunk, rest = (buffer, []) if len(buffer) < 2 * size else (buffer[:size], buffer[size:])
+            self._buffers[target] = buffer = rest
+            self._send(target, chunk)
 
-    def _flush(self, target: int) -> None:
-        buffer = self._buffers[target]
-        if buffer:
-            self._output.add(self._channel, target, dump(buffer))
-            self._buffers[target] = []
+    def _send(self, target: int, chunk: list[Any]) -> None:
+        payload = dump_items(chunk, self._port.vertex)
+        self._chunks.learn(len(chunk), len(payload))
+        self._output.add(self._port.channel, target, payload)
 
     def complete(self) -> bool:
-        for target in range(self._targets):
-            self._flush(target)
+        # A target per call: pickling what waits for all of them takes long.
+        if self._output.is_congested:
+            return False
+        for target in self._left:
+            buffer, self._buffers[target] = self._buffers[target], []
+            if buffer:
+                self._send(target, buffer)
+                return False
         return True
+
+
+def _content_hash(item: Any, vertex: str) -> int:
+    """A number that depends on nothing but the item's value."""
+    try:
+        return stable_hash(item)
+    except UnstableKeyError:
+        return crc32(dump_items((item,), vertex))
 
 
 class ExchangeReader(Processor):
@@ -200,20 +325,23 @@ class ExchangeReader(Processor):
 
     def complete(self) -> bool:
         if self._batch is None:
-            while self._at >= len(self._items):
-                for channel, payload in self._rows:
-                    if channel < 0:
-                        self._pass_on(channel, payload)
-                        continue
-                    self._ordinal = self._ordinals[channel]
-                    self._items, self._at = pickle.loads(payload), 0
-                    break
-                else:
-                    return True
-            self._batch = self._items[self._at : self._at + 1024]
-            self._at += 1024
+            if self._at >= len(self._items) and not self._load():
+                return True
+            self._batch = self._items[self._at : self._at + BATCH_SIZE]
+            self._at += BATCH_SIZE
         if self.outbox.offer_batch(self._batch, self._ordinal):
             self._batch = None
+        return False
+
+    def _load(self) -> bool:
+        """Unpickle the next payload with items; false if there is none."""
+        for channel, payload in self._rows:
+            if channel < 0:
+                self._pass_on(channel, payload)
+                continue
+            self._ordinal = self._ordinals[channel]
+            self._items, self._at = pickle.loads(payload), 0
+            return True
         return False
 
 
@@ -238,4 +366,3 @@ class BroadcastReader(Processor):
         if self.outbox.offer_batch(self._batch):
             self._batch = None
         return False
-

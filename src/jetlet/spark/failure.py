@@ -1,4 +1,9 @@
-"""TaskFailure: how an error gets from a Spark task to the user without a page of Java."""
+"""How an error gets from a Spark task to the user without a page of Java.
+
+A task raises :class:`TaskFailure`, whose text has the real error packed into it. Spark hands that
+text on within its own, and :func:`unpack` finds it there. For what Spark itself has to say
+:func:`explain` finds the one line that matters.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,16 @@ import base64
 import pickle
 import re
 import traceback
+import zlib
+from dataclasses import dataclass
 
-from jetlet.errors import JobCancelledError, JobFailedError
+from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
+from jetlet.jobs.failure import cause_of
+from jetlet.spark.shipping import cloud_dumps
 
-_MARK = re.compile(r"jetlet-failure:([A-Za-z0-9+/=]+):")
+MAX_CAUSE = 16 * 1024
+"""A pickled exception that is larger stays where it is; its text comes along anyway."""
+MAX_TRACEBACK = 16 * 1024
 
 
 class RemoteError(Exception):
@@ -21,47 +32,147 @@ class TaskFailure(Exception):
 
     @classmethod
     def pack(
-        cls, error: JobFailedError | JobCancelledError, cause: BaseException | None
+        cls, error: JobFailedError | JobCancelledError, cause: BaseException | None, run_id: str
     ) -> TaskFailure:
         """The failure of a task whose job ends with ``error``."""
-        from jetlet.jobs.failure import cause_of
-
         cause = cause and cause_of(cause)
         text = "".join(traceback.format_exception(cause)) if cause is not None else ""
-        vertex = getattr(error, "vertex", None)
-        item = getattr(error, "item", None)
-        parts = (str(error), vertex, item, _portable(cause), text)
-        packed = base64.b64encode(pickle.dumps(parts)).decode()
-        return cls(f"{error} jetlet-failure:{packed}:")
+        parts = (
+            str(error),
+            isinstance(error, RestartableError),
+            getattr(error, "vertex", None),
+            getattr(error, "item", None),
+            _portable(cause),
+            text[-MAX_TRACEBACK:],
+        )
+        packed = base64.b64encode(zlib.compress(pickle.dumps(parts))).decode()
+        first = " ".join(str(error).splitlines()) or type(error).__name__
+        return cls(f"{first} {_mark(run_id)}{packed}:")
+
+
+def _mark(run_id: str) -> str:
+    # With the run's id, which nobody can guess: an item that looks like a packed error, shown in
+    # the text of another one, must not be unpickled.
+    return f"jetlet-failure-{run_id}:"
 
 
 def _portable(cause: BaseException | None) -> bytes | None:
     """The cause itself, if it survives the journey."""
     if cause is None:
         return None
-    from pyspark import cloudpickle
-
     try:
-        data: bytes = cloudpickle.dumps(cause)
+        data = cloud_dumps(cause)
+        if len(data) > MAX_CAUSE:
+            return None
         pickle.loads(data)
-    except Exception:  # noqa: BLE001 - any error here means that it does not
+    except Exception:  # any error here means that it does not
         return None
     return data
 
 
-def unpack(text: str) -> tuple[JobFailedError, BaseException | None, str] | None:
-    """From what Spark says of a failed job: the error, its cause, and the remote traceback."""
-    found = _MARK.search(text)
+def unpack(text: str, run_id: str) -> JobFailedError | None:
+    """The error that a task of the run packed into what Spark says, if there is one.
+
+    Its cause is chained, with the traceback of the task as a note.
+    """
+    mark = re.escape(_mark(run_id))
+    found = re.search(mark + r"([A-Za-z0-9+/=]+):", text)
     if found is None:
-        return None
-    message, vertex, item, cause, remote = pickle.loads(base64.b64decode(found[1]))
-    error = JobFailedError(message, vertex=vertex, item=item)
+        # Cut short on its way: the text before the mark is still better than Spark's own.
+        plain = re.search(rf"TaskFailure: (.+?) {mark}", text)
+        return None if plain is None else JobFailedError(plain[1])
+    parts = pickle.loads(zlib.decompress(base64.b64decode(found[1])))
+    message, is_restartable, vertex, item, cause, remote = parts
+    kind = RestartableError if is_restartable else JobFailedError
+    error = kind(message, vertex=vertex, item=item)
+    error.__cause__ = _cause(cause, remote)
+    return error
+
+
+def _cause(data: bytes | None, remote: str) -> BaseException | None:
     original: BaseException | None = None
-    if cause is not None:
+    if data is not None:
         try:
-            original = pickle.loads(cause)
-        except Exception:  # noqa: BLE001 - its class may exist on the executor only
+            original = pickle.loads(data)
+        except Exception:  # its class may exist on the executor only
             original = None
     if original is None and remote:
         original = RemoteError(remote.strip().splitlines()[-1])
-    return error, original, remote
+    if original is not None and remote:
+        original.add_note(f"In the Spark task:\n{remote.rstrip()}")
+    return original
+
+
+@dataclass(frozen=True, slots=True)
+class _Symptom:
+    """Something that Spark says, and what to tell the user about it."""
+
+    pattern: str
+    text: str
+    """May refer to the pattern's groups."""
+    is_restartable: bool = False
+
+
+_SYMPTOMS = (
+    _Symptom(
+        r"Total size of serialized results .* is bigger than .*maxResultSize \(?([^)\n]*)",
+        "the results that are collected here are larger than spark.driver.maxResultSize (\\1): "
+        "write them to files, or set spark.driver.maxResultSize=0",
+    ),
+    _Symptom(
+        r"ExecutorLostFailure \(executor (\S+) .*?\)\s*(?:Reason: (.*))?",
+        "executor \\1 was lost again and again: \\2",
+        is_restartable=True,
+    ),
+    _Symptom(
+        r"Python worker (?:exited unexpectedly|process terminated unexpectedly)[^\n]*",
+        "a Python worker died again and again; either the system killed it for the memory that it "
+        "used, or native code in it crashed",
+        is_restartable=True,
+    ),
+    _Symptom(
+        r"(java\.lang\.OutOfMemoryError: [^\n]*)",
+        "Spark ran out of memory (\\1): set spark.driver.memory, or on a cluster "
+        "spark.executor.memory",
+    ),
+    _Symptom(r"No space left on device", "a disk is full: No space left on device"),
+    _Symptom(
+        r"(?:SparkContext was shut down|stopped SparkContext|SESSION_CLOSED|"
+        r"INVALID_HANDLE\.SESSION)",
+        "the Spark session was stopped while it ran",
+        is_restartable=True,
+    ),
+    _Symptom(
+        r"(?:Py4JNetworkError|ConnectionRefusedError|Answer from Java side is empty|"
+        r"failed to connect to all addresses|StatusCode\.UNAVAILABLE)",
+        "the connection to Spark is lost: its process has ended, or cannot be reached",
+        is_restartable=True,
+    ),
+    # A traceback of a Python worker: its last line is what it is about.
+    _Symptom(
+        r"Traceback \(most recent call last\):(?:\n[ \t]+[^\n]*)+\n(\w[^\n]*)",
+        "\\1",
+    ),
+    _Symptom(
+        r"most recent failure: Lost task [^\n]*?\): (?:[\w.$]+(?:Exception|Error): )?([^\n]+)",
+        "\\1",
+    ),
+    _Symptom(r"Job aborted due to stage failure: ([^\n]+)", "\\1"),
+)
+
+
+def explain(error: BaseException, job_name: str) -> JobFailedError:
+    """The error that a job ends with when Spark itself has failed, in one line."""
+    text = f"{type(error).__name__}: {error}"
+    for symptom in _SYMPTOMS:
+        found = re.search(symptom.pattern, text)
+        if found is not None:
+            line = found.expand(symptom.text) if found.re.groups else symptom.text
+            line = line.strip().rstrip(":")
+            break
+    else:
+        symptom = _Symptom("", "")
+        said = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
+        line = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    kind = RestartableError if symptom.is_restartable else JobFailedError
+    return kind(f"job {job_name!r} failed on Spark: {line}")

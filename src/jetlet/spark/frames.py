@@ -1,12 +1,13 @@
-"""Spark DataFrames as sources: whatever Spark can read, as the items of a pipeline."""
+"""DataFrames as sources: whatever Spark can read, as the items of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jetlet.connectors.arguments import check_name
 from jetlet.core.processor import Processor
-from jetlet.core.vertex import ProcessorSupplier, Vertex
+from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
 from jetlet.processors.read import ReadSupplier
@@ -19,7 +20,10 @@ _FORMS = ("dict", "tuple")
 
 
 class FrameSource(BatchSource[Any]):
-    """The rows of a DataFrame, as dicts by column name or as tuples."""
+    """The rows of a DataFrame, as dicts by column name or as tuples.
+
+    ``make`` is called in the submitting process, once per job. It does not travel.
+    """
 
     def __init__(
         self,
@@ -35,18 +39,39 @@ class FrameSource(BatchSource[Any]):
                 f'write sources.spark(lambda spark: spark.read.parquet("..."))'
             )
         if items not in _FORMS:
+            raise InvalidArgumentError(f'sources.spark: items={items!r}: write "dict" or "tuple"')
+        if isinstance(columns, str) or (columns is not None and not columns):
             raise InvalidArgumentError(
-                f'sources.spark: items must be "dict" or "tuple", not {items!r}'
+                f"sources.spark: columns={columns!r}: write a list of names, such as ['id', 'name']"
             )
-        self.name = name or "spark-source"
+        self.name = check_name("sources.spark", name) or "spark-source"
         self.items = items
-        self._make = make
-        self._columns = columns
+        self._make: Callable[[SparkSession], DataFrame] | None = make
+        self._columns = None if columns is None else tuple(columns)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The DataFrame, with the wanted columns only, so that Spark reads no others."""
+        assert self._make is not None
         frame = self._make(spark)
-        return frame if self._columns is None else frame.select(*self._columns)
+        if not hasattr(frame, "mapInArrow"):
+            raise InvalidArgumentError(
+                f"{self.name}: the function returned {type(frame).__name__}, not a DataFrame: "
+                f'write sources.spark(lambda spark: spark.read.parquet("..."))'
+            )
+        if frame.isStreaming:
+            raise UnsupportedFeatureError(
+                f"{self.name}: this DataFrame never ends; sources.spark reads bounded ones: write "
+                f"spark.read rather than spark.readStream"
+            )
+        if self._columns is not None:
+            frame = frame.select(*self._columns)
+        twice = {name for name in frame.columns if frame.columns.count(name) > 1}
+        if twice:
+            raise InvalidArgumentError(
+                f"{self.name}: the DataFrame has several columns called {min(twice)!r}: give "
+                f"them different names with .withColumnsRenamed(...) or .alias(...)"
+            )
+        return frame
 
     def splits(self, target: int) -> Sequence[Any]:
         raise UnsupportedFeatureError(
@@ -71,10 +96,8 @@ def frame_source(vertex: Vertex) -> FrameSource | None:
 class FrameReader(Processor):
     """Turns the record batches that Spark hands to a task into items."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], supplier: ProcessorSupplier) -> None:
-        assert isinstance(supplier, ReadSupplier)
-        assert isinstance(supplier.source, FrameSource)
-        self._as_dicts = supplier.source.items == "dict"
+    def __init__(self, batches: Iterator[pa.RecordBatch], form: str) -> None:
+        self._as_dicts = form == "dict"
         self._batches = self._items(batches)
         self._batch: list[Any] | None = None
 
@@ -82,10 +105,12 @@ class FrameReader(Processor):
         for whole in batches:
             for start in range(0, whole.num_rows, BATCH_SIZE):
                 batch = whole.slice(start, BATCH_SIZE)
+                rows = zip(*(c.to_pylist() for c in batch.columns), strict=True)
                 if self._as_dicts:
-                    yield batch.to_pylist()
+                    names = batch.schema.names
+                    yield [dict(zip(names, row, strict=True)) for row in rows]
                 else:
-                    yield list(zip(*(c.to_pylist() for c in batch.columns), strict=True))
+                    yield list(rows)
 
     def complete(self) -> bool:
         if self._batch is None:

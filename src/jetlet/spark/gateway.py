@@ -88,8 +88,8 @@ class SparkStartError(JetletError):
 class Jvm:
     """A JVM that this process started, with Spark's gateway in it.
 
-    ``directory`` is private to it and gone after ``close``. All methods are for the thread that
-    starts the session; ``close`` is also called when the interpreter exits.
+    ``directory`` is private to it and gone after ``close``, which is also called when the
+    interpreter exits. All methods are for the thread that starts the session.
     """
 
     def __init__(
@@ -154,6 +154,13 @@ class Jvm:
     def show_output(self) -> None:
         """From now on, what the JVM and the Python workers print goes to ``sys.stderr``."""
         self._relay.show = True
+
+    def leave(self) -> None:
+        """Let the JVM end by itself when this process does, which is about to happen."""
+        if os.getpid() == self._owner:
+            atexit.unregister(self.close)
+            self._relay.show = False
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def close(self, *, patience: float = 5.0) -> None:
         """End the JVM and remove what it left. A second call does nothing."""

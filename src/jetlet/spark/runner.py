@@ -2,8 +2,8 @@
 
 Each fragment is one ``mapInArrow``. What leaves a fragment are rows of
 :mod:`jetlet.spark.exchange`; a shuffle brings them to the tasks of the next one, and the last ones
-are collected. Whatever a task tells the driver travels as such rows too, so that only attempts which
-Spark counts are heard: a task that was retried or run twice is not counted twice.
+are collected. Whatever a task tells the driver travels as such rows too, so that only attempts
+which Spark counts are heard: a task that was retried or run twice is not counted twice.
 """
 
 from __future__ import annotations
@@ -11,30 +11,42 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.dag import DAG
-from jetlet.core.edge import Edge, Routing, from_
-from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
-from jetlet.core.processor import Processor
-from jetlet.core.vertex import Vertex
-from jetlet.errors import JobCancelledError, JobFailedError
+from jetlet.errors import (
+    InvalidArgumentError,
+    JetletError,
+    JobCancelledError,
+    JobFailedError,
+)
 from jetlet.jobs.job import Run
 from jetlet.metrics.job_metrics import JobMetrics
-from jetlet.spark.exchange import FIRST_CLIENT, METRICS, REPORTS, SCHEMA, OutputPort
-from jetlet.spark.failure import unpack
-from jetlet.spark.fragments import Exchange, Fragment, cut
+from jetlet.processors.read import ReadSupplier
+from jetlet.spark.exchange import FIRST_CLIENT, METRICS, REPORTS, SCHEMA, frame_column
+from jetlet.spark.failure import explain, unpack
+from jetlet.spark.fragment_spec import make_spec
+from jetlet.spark.fragments import Exchange, Fragment, channel_order, cut
+from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source
-from jetlet.spark.shipping import dumps
-from jetlet.spark.task import READER, FragmentSpec, FragmentTask
+from jetlet.spark.progress import FragmentProgress, JobProgress
+from jetlet.spark.shipping import dump_splits, dumps
+from jetlet.spark.task import FragmentTask, Payloads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 logger = logging.getLogger("jetlet.spark")
+
+INTERRUPT_PERIOD = 0.2
+"""Seconds between two attempts to stop the Spark jobs of a cancelled job: a new one may have begun
+right after the first attempt."""
+MAX_CONNECT_BROADCAST = 64 * 1024 * 1024
+"""Bytes of a broadcast edge over Spark Connect, where it travels within the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,48 +60,126 @@ class Width:
 class SparkRunner:
     """Runs one job on a Spark session."""
 
-    def __init__(self, spark: SparkSession, dag: DAG, width: Width) -> None:
+    def __init__(
+        self, spark: SparkSession, dag: DAG, width: Width, accumulator: Any = None
+    ) -> None:
         self._spark = spark
-        self._width = width
         self._dag = dag
-        self.fragments = cut(dag, (v for v in dag.vertices if frame_source(v)))
-        self.tag = ""
-        self._clients = {
-            v.name: FIRST_CLIENT - i for i, v in enumerate(v for v in dag.vertices if v.hook)
+        self.fragments = cut(dag, [v for v in dag.vertices if frame_source(v)])
+        self._tasks = {f: self._task_count(f, width) for f in self.fragments}
+        self._channel_order = {f: channel_order(dag, f) for f in self.fragments}
+        self._sources = {f: self._open_source(f) for f in self.fragments}
+        self._splits = {
+            v.name: dump_splits(v, v.supplier.splits)
+            for v in dag.vertices
+            if isinstance(v.supplier, ReadSupplier) and frame_source(v) is None
         }
+        self._sinks = {v: sink for v in dag.vertices if (sink := frame_sink(v))}
+        first_frame = len(dag.edges)
+        self._frame_channels = {v.name: first_frame + i for i, v in enumerate(self._sinks)}
+        self._frame_schemas = {v.name: sink.parse_schema(spark) for v, sink in self._sinks.items()}
+        clients = [v for v in dag.vertices if v.hook and v not in self._sinks]
+        self._clients = {v.name: FIRST_CLIENT - i for i, v in enumerate(clients)}
         self._client_names = {channel: name for name, channel in self._clients.items()}
-        self._broadcasts: dict[int, Callable[[], Iterable[bytes]]] = {}
-        self._metrics: list[tuple[str, dict[str, Any]]] = []
+        self._accumulator = accumulator
+        known = {f: None if self._sources[f] else n for f, n in self._tasks.items()}
+        self._progress = JobProgress(self.fragments, known, accumulator)
+        self._broadcasts: dict[int, Payloads] = {}
+        self._published: list[Any] = []
         self._cached: list[DataFrame] = []
         self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._tag = ""
+        self._interrupter: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def frame_sinks(self) -> list[FrameSink]:
+        """The sinks that make DataFrames of their items."""
+        return list(self._sinks.values())
+
+    def _open_source(self, fragment: Fragment) -> DataFrame | None:
+        for vertex in fragment.vertices:
+            source = frame_source(vertex)
+            if source is not None:
+                return self._open(source)
+        return None
+
+    def _open(self, source: FrameSource) -> DataFrame:
+        try:
+            return source.frame(self._spark)
+        except JetletError:
+            raise
+        except Exception as error:
+            said = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise InvalidArgumentError(
+                f"{source.name}: Spark cannot make the DataFrame: {type(error).__name__}: {said}"
+            ) from error
 
     # --- JobRunner --------------------------------------------------------------------------
 
     def run(self, run: Run, on_running: Callable[[], None]) -> None:
-        self.tag = f"jetlet-{run.id}"
-        spark = self._spark
+        spark, context = self._spark, context_of(self._spark)
+        with self._lock:
+            self._tag = run.id
         on_running()
-        spark.addTag(self.tag)
         try:
-            if self._cancelled.is_set():
-                raise JobCancelledError(f"job {run.job_name!r} was cancelled")
-            self._describe(run.job_name)
+            self._progress.begin(run.id, context)
+            if context is None:
+                spark.addTag(self._tag)
             self._run(run)
         except Exception as error:
             self._raise(run, error)
         finally:
+            self._ended.set()
+            if self._interrupter is not None:
+                self._interrupter.join()
+            self._progress.end()
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Give back what the session holds for the job, as far as it still can."""
+        try:
+            if context_of(self._spark) is None:
+                self._spark.removeTag(self._tag)
             for frame in self._cached:
                 frame.unpersist()
-            self._cached.clear()
-            spark.removeTag(self.tag)
+            for broadcast in self._published:
+                broadcast.destroy()
+        except Exception:
+            logger.debug("cannot clean up after run %s", self._tag, exc_info=True)
 
     def cancel(self) -> None:
         self._cancelled.set()
-        if self.tag:
-            self._spark.interruptTag(self.tag)
+        with self._lock:
+            if self._interrupter is None and not self._ended.is_set():
+                self._interrupter = threading.Thread(
+                    target=self._interrupt, name="jetlet-spark-cancel", daemon=True
+                )
+                self._interrupter.start()
+
+    def _interrupt(self) -> None:
+        """Stop the Spark jobs of this job until there are no more."""
+        context = context_of(self._spark)
+        pause = 0.0
+        while not self._ended.wait(pause):
+            pause = INTERRUPT_PERIOD
+            try:
+                if not self._tag:
+                    continue  # it has not begun, and will see that it was cancelled
+                if context is not None:
+                    context.cancelJobGroup(self._tag)
+                else:
+                    self._spark.interruptTag(self._tag)
+            except Exception:
+                logger.debug("cannot interrupt run %s", self._tag, exc_info=True)
 
     def metrics(self) -> JobMetrics:
-        return JobMetrics(list(self._metrics))
+        return self._progress.metrics()
+
+    def progress(self) -> list[FragmentProgress]:
+        """Tasks done, running and in all, of each fragment; from any thread."""
+        return self._progress.fragments()
 
     # --- Running ----------------------------------------------------------------------------
 
@@ -97,134 +187,168 @@ class SparkRunner:
         rows: dict[Fragment, DataFrame] = {}
         ends: list[DataFrame] = []
         for fragment in self.fragments:
-            shuffled = [x for x in fragment.outputs if not x.is_broadcast]
-            broadcast = [x for x in fragment.outputs if x.is_broadcast]
             frame = self._frame(run, fragment, rows)
-            readers = len({x.dest for x in shuffled})
-            has_clients = self._has_clients(fragment)
-            if readers + bool(broadcast) + (has_clients and bool(readers)) > 1:
+            readers = len({x.dest for x in fragment.shuffled_outputs})
+            sinks = sum(v in self._sinks for v in fragment.vertices)
+            end = self._end(fragment)
+            if readers + sinks + bool(fragment.broadcast_outputs) + (end is not None) > 1:
+                # Several look at it: so that it is run once.
                 frame = frame.persist()
                 self._cached.append(frame)
             rows[fragment] = frame
-            if broadcast:
-                self._collect_broadcasts(run, frame, broadcast)
-            if not shuffled and not broadcast:
-                ends.append(frame)
-            elif has_clients and readers:
-                ends.append(frame.filter(f"channel <= {FIRST_CLIENT}"))
+            if fragment.broadcast_outputs:
+                self._collect_broadcasts(run, frame, fragment)
+            if end is not None:
+                ends.append((frame.filter(end) if end else frame).select("channel", "payload"))
         if ends:
-            everything = reduce(lambda a, b: a.unionAll(b), ends)
-            self._receive(run, everything)
+            self._start_job(run, " | ".join(f.name for f in self.fragments))
+            for channel, payload in _fetch(reduce(lambda a, b: a.unionAll(b), ends)):
+                self._hear(run, channel, payload)
+        self._write_frames(run, rows)
+
+    def _end(self, fragment: Fragment) -> str | None:
+        """Which rows of a fragment the driver has to collect at the end; ``None`` if none."""
+        if fragment.broadcast_outputs:
+            return None  # it has heard all messages by then
+        has_clients = any(v.name in self._clients for v in fragment.vertices)
+        if fragment.shuffled_outputs:
+            return f"channel <= {FIRST_CLIENT}" if has_clients else None
+        if not any(v in self._sinks for v in fragment.vertices):
+            return ""
+        # Counters alone are not worth another look at the rows: they come with the accumulator
+        # too, where there is one.
+        return "channel < 0" if self._has_reports(fragment) else None
+
+    def _has_reports(self, fragment: Fragment) -> bool:
+        """True if rows of the fragment tell hooks something, its own or those of others."""
+        if any(v.name in self._clients for v in fragment.vertices):
+            return True
+        sources = {x.source for x in fragment.shuffled_inputs}
+        return any(_carrier(s) is fragment and self._has_reports(s) for s in sources)
 
     def _frame(self, run: Run, fragment: Fragment, rows: dict[Fragment, DataFrame]) -> DataFrame:
         """The rows that come out of a fragment."""
-        tasks = self._tasks(fragment)
-        frame_source = self._frame_source(fragment)
+        tasks = self._tasks[fragment]
+        source = self._sources[fragment]
         if fragment.shuffled_inputs:
-            frame = self._shuffle(fragment, rows, tasks)
-        elif frame_source is not None:
-            frame = frame_source.frame(self._spark)
+            frame = self._shuffle(fragment, rows)
+        elif source is not None:
+            frame = source
         else:
             frame = self._spark.range(0, tasks, 1, tasks)
-        spec = dumps(self._spec(run, fragment, tasks))
+        names = [v.name for v in fragment.vertices if v in self._sinks]
+        spec = make_spec(
+            self._dag,
+            fragment,
+            self._tasks,
+            job_name=run.job_name,
+            run_id=run.id,
+            splits=self._splits,
+            clients=self._clients,
+            frame_sinks={
+                name: (self._frame_channels[name], arrow_columns(self._frame_schemas[name]))
+                for name in names
+            },
+        )
         broadcasts = {
             x.channel: self._broadcasts[x.channel] for x in fragment.inputs if x.is_broadcast
         }
-        return frame.mapInArrow(FragmentTask(spec, fragment.name, broadcasts), SCHEMA)
+        task = FragmentTask(
+            (run.job_name, run.id), dumps(spec), fragment.name, broadcasts, self._accumulator
+        )
+        schemas = {self._frame_channels[name]: self._frame_schemas[name] for name in names}
+        return frame.mapInArrow(task, _schema(schemas))
 
-    def _shuffle(
-        self, fragment: Fragment, rows: dict[Fragment, DataFrame], tasks: int
-    ) -> DataFrame:
+    def _shuffle(self, fragment: Fragment, rows: dict[Fragment, DataFrame]) -> DataFrame:
         """All that is for a fragment, each row with the task it is for."""
         frames = []
         for source in dict.fromkeys(x.source for x in fragment.shuffled_inputs):
             channels = [x.channel for x in fragment.shuffled_inputs if x.source is source]
+            if _carrier(source) is fragment:
+                channels += [REPORTS, METRICS]
             frame = rows[source]
-            others = [x for x in source.outputs if x.channel not in channels]
-            carries_messages = self._message_carrier(source) is fragment
-            if others or not carries_messages or self._has_clients(source):
-                if carries_messages:
-                    channels += [REPORTS, METRICS]
+            if self._has_others(source, fragment):
                 frame = frame.filter(f"channel in ({', '.join(map(str, channels))})")
-            frames.append(frame)
+            frames.append(frame.select("target", "task", "seq", "channel", "payload"))
         frame = reduce(lambda a, b: a.unionAll(b), frames)
-        if tasks == 1:
-            frame = frame.repartition(1)
-        else:
-            frame = frame.repartitionById(tasks, "target")
+        tasks = self._tasks[fragment]
+        frame = frame.repartition(1) if tasks == 1 else frame.repartitionById(tasks, "target")
         # Fetched blocks arrive in any order. A task that is run again must see the same order, and
         # items of one producer must stay in theirs.
-        return frame.sortWithinPartitions("task", "seq")
+        return frame.sortWithinPartitions(*self._order(fragment), "task", "seq")
+
+    def _has_others(self, source: Fragment, reader: Fragment) -> bool:
+        """True if a fragment has rows that are not for this reader."""
+        return (
+            any(x.dest is not reader for x in source.outputs)
+            or _carrier(source) is not reader
+            or any(v.name in self._clients or v in self._sinks for v in source.vertices)
+        )
+
+    def _order(self, fragment: Fragment) -> list[Any]:
+        """What rows are sorted by first: channels whose items have to be read before others."""
+        ranks = self._channel_order[fragment]
+        later = {channel: rank for channel, rank in ranks.items() if rank}
+        if not later:
+            return []
+        from pyspark.sql import functions
+
+        cases = " ".join(f"when {channel} then {rank}" for channel, rank in later.items())
+        return [functions.expr(f"case channel {cases} else 0 end")]
 
     @staticmethod
-    def _message_carrier(fragment: Fragment) -> Fragment | None:
-        """The fragment that passes on what the tasks of this one tell the driver.
-
-        ``None`` if the driver collects them itself.
-        """
-        if any(x.is_broadcast for x in fragment.outputs):
-            return None
-        return next((x.dest for x in fragment.outputs), None)
-
-    def _has_clients(self, fragment: Fragment) -> bool:
-        return any(v.name in self._clients for v in fragment.vertices)
-
-    def _tasks(self, fragment: Fragment) -> int:
+    def _task_count(fragment: Fragment, width: Width) -> int:
         if fragment.is_single:
             return 1
-        if fragment.shuffled_inputs:
-            return self._width.shuffled
-        return self._width.reading
+        return width.shuffled if fragment.shuffled_inputs else width.reading
 
-    @staticmethod
-    def _frame_source(fragment: Fragment) -> FrameSource | None:
-        for vertex in fragment.vertices:
-            source = frame_source(vertex)
-            if source is not None:
-                return source
-        return None
+    # --- What the driver hears and passes on ------------------------------------------------
 
-    # --- What the driver hears --------------------------------------------------------------
+    def _start_job(self, run: Run, what: str) -> None:
+        """Before each action: let Spark's pages name it, and let it be cancelled."""
+        if self._cancelled.is_set():
+            raise JobCancelledError(f"job {run.job_name!r} was cancelled")
+        context = context_of(self._spark)
+        if context is not None:
+            context.setJobGroup(self._tag, f"{run.job_name}: {what}")
 
-    def _collect_broadcasts(
-        self, run: Run, frame: DataFrame, exchanges: Sequence[Exchange]
-    ) -> None:
+    def _collect_broadcasts(self, run: Run, frame: DataFrame, fragment: Fragment) -> None:
         """Run a fragment whose output every task of others needs, and keep it for them."""
+        exchanges = fragment.broadcast_outputs
+        self._start_job(run, f"{fragment.name}, to be broadcast")
         payloads: dict[int, list[bytes]] = {x.channel: [] for x in exchanges}
-        for channel, payload in self._fetch(frame, self._broadcast_filter(exchanges)):
+        wanted = f"channel < 0 or channel in ({', '.join(map(str, payloads))})"
+        frame = frame.filter(wanted) if self._has_more(fragment) else frame
+        for channel, payload in _fetch(frame.select("channel", "payload")):
             if channel in payloads:
                 payloads[channel].append(payload)
             else:
                 self._hear(run, channel, payload)
-        for channel, parts in payloads.items():
-            self._broadcasts[channel] = self._publish(parts)
+        for exchange in exchanges:
+            parts = payloads[exchange.channel]
+            self._broadcasts[exchange.channel] = self._publish(parts, exchange)
 
-    def _broadcast_filter(self, exchanges: Sequence[Exchange]) -> str | None:
-        source = exchanges[0].source
-        if len(exchanges) == len(source.outputs):
-            return None
-        channels = [x.channel for x in exchanges]
-        return f"channel < 0 or channel in ({', '.join(map(str, channels))})"
+    def _has_more(self, fragment: Fragment) -> bool:
+        """True if a fragment has rows beyond its broadcasts and its messages."""
+        return bool(fragment.shuffled_outputs) or any(v in self._sinks for v in fragment.vertices)
 
-    def _publish(self, parts: list[bytes]) -> Callable[[], Iterable[bytes]]:
+    def _publish(self, parts: list[bytes], exchange: Exchange) -> Payloads:
         """Make payloads available to all tasks."""
         context = context_of(self._spark)
-        if context is None:
-            return partial(_given, parts)
-        return partial(_value_of, context.broadcast(parts))
-
-    def _receive(self, run: Run, frame: DataFrame) -> None:
-        for channel, payload in self._fetch(frame, None):
-            self._hear(run, channel, payload)
-
-    @staticmethod
-    def _fetch(frame: DataFrame, condition: str | None) -> Iterable[tuple[int, bytes]]:
-        if condition is not None:
-            frame = frame.filter(condition)
-        table = frame.select("channel", "payload").toArrow()
-        return zip(
-            table.column("channel").to_pylist(), table.column("payload").to_pylist(), strict=True
-        )
+        if context is not None:
+            broadcast = context.broadcast(parts)
+            self._published.append(broadcast)
+            return partial(_value_of, broadcast)
+        size = sum(map(len, parts))
+        if size > MAX_CONNECT_BROADCAST:
+            edge = exchange.edge
+            raise JobFailedError(
+                f"job {self._dag.name!r} failed: {edge.source.name!r} has {size:,} bytes to "
+                f"broadcast to {edge.dest.name!r}, and over Spark Connect it can be "
+                f"{MAX_CONNECT_BROADCAST:,}: join by key instead, with aggregate2(...)",
+                vertex=edge.source.name,
+            )
+        return partial(_given, parts)
 
     def _hear(self, run: Run, channel: int, payload: bytes) -> None:
         """Act on a message of a task."""
@@ -232,102 +356,84 @@ class SparkRunner:
         if channel == REPORTS:
             run.report(*message)
         elif channel == METRICS:
-            self._metrics += message
+            self._progress.hear(*message)
         else:
             run.send_to_client(self._client_names[channel], message)
 
-    def _describe(self, job_name: str) -> None:
-        context = context_of(self._spark)
-        if context is not None:
-            names = " | ".join(fragment.name for fragment in self.fragments)
-            context.setJobDescription(f"{job_name}: {names}")
+    def _write_frames(self, run: Run, rows: dict[Fragment, DataFrame]) -> None:
+        """Let the functions of the user write what has become DataFrames."""
+        for fragment, frame in rows.items():
+            for vertex in fragment.vertices:
+                sink = self._sinks.get(vertex)
+                if sink is None:
+                    continue
+                channel = self._frame_channels[vertex.name]
+                self._start_job(run, fragment.name)
+                items = frame.filter(f"channel = {channel}").select(f"{frame_column(channel)}.*")
+                try:
+                    sink.write(items)
+                except Exception as error:
+                    if self._cancelled.is_set() or unpack(str(error), run.id) is not None:
+                        raise
+                    said = next((line for line in str(error).splitlines() if line.strip()), "")
+                    raise JobFailedError(
+                        f"job {run.job_name!r} failed in vertex {vertex.name!r} while Spark wrote "
+                        f"its items: {type(error).__name__}: {said}",
+                        vertex=vertex.name,
+                    ) from error
 
     def _raise(self, run: Run, error: Exception) -> None:
         if self._cancelled.is_set():
-            raise JobCancelledError(f"job {run.job_name!r} was cancelled") from error
-        found = unpack(str(error))
-        if found is not None:
-            failure, cause, remote = found
-            logger.debug("job %s failed in a task:\n%s\n%s", run.job_name, remote, error)
-            raise failure from cause
-        if isinstance(error, JobFailedError | JobCancelledError):
+            raise JobCancelledError(f"job {run.job_name!r} was cancelled") from None
+        if isinstance(error, JetletError):
             raise error
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
         logger.debug("job %s failed on Spark", run.job_name, exc_info=error)
-        raise JobFailedError(
-            f"job {run.job_name!r} failed on Spark: {type(error).__name__}: {first}"
-        ) from error
-
-    # --- What a fragment takes along --------------------------------------------------------
-
-    def _spec(self, run: Run, fragment: Fragment, tasks: int) -> FragmentSpec:
-        dag = DAG(self._dag.name)
-        copies = {v: dag.vertex(_without_hook(v)) for v in fragment.vertices}
-        outputs: dict[str, OutputPort] = {}
-        for exchange in fragment.outputs:
-            edge = exchange.edge
-            name = f"{edge.source.name} -> {edge.dest.name} #{exchange.channel}"
-            stand_in = dag.vertex(Vertex(name, Processor, 1))
-            dag.edge(from_(copies[edge.source], edge.source_ordinal).to(stand_in).isolated())
-            targets = 1 if exchange.is_broadcast else self._tasks(exchange.dest)
-            outputs[name] = OutputPort(exchange.channel, edge.routing, edge.key_fn, targets)
-        kept = {x.edge for x in (*fragment.outputs, *fragment.inputs)}
-        for edge in self._dag.edges:
-            if edge.source in copies and edge.dest in copies and edge not in kept:
-                dag.edge(_like(edge, copies[edge.source], edge.source_ordinal, copies[edge.dest]))
-        inputs: dict[int, int] = {}
-        broadcasts: dict[str, int] = {}
-        reader: Vertex | None = None
-        for exchange in fragment.inputs:
-            edge = exchange.edge
-            if exchange.is_broadcast:
-                name = f"broadcast #{exchange.channel}"
-                stand_in = dag.vertex(Vertex(name, Processor, 1))
-                broadcasts[name] = exchange.channel
-                dag.edge(_like(edge, stand_in, 0, copies[edge.dest]))
-                continue
-            if reader is None:
-                reader = dag.vertex(Vertex(READER, Processor, 1))
-            dag.edge(_like(edge, reader, len(inputs), copies[edge.dest]))
-            inputs[exchange.channel] = len(inputs)
-        return FragmentSpec(
-            job_name=run.job_name,
-            run_id=run.id,
-            dag=dag,
-            partition_count=DEFAULT_PARTITION_COUNT,
-            tasks=tasks,
-            inputs=inputs,
-            broadcasts=broadcasts,
-            outputs=outputs,
-            clients={v.name: self._clients[v.name] for v in copies if v.name in self._clients},
-            frame_vertex=next((v.name for v in fragment.vertices if frame_source(v)), None),
-        )
+        failure = unpack(str(error), run.id)
+        if failure is not None:
+            raise failure
+        raise explain(error, run.job_name) from None
 
 
 def context_of(spark: SparkSession) -> Any:
     """The Spark context, or ``None`` on Spark Connect, which has none."""
-    from pyspark.sql import SparkSession as Classic
-
-    return spark.sparkContext if isinstance(spark, Classic) else None
+    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
 
 
-def _given(parts: list[bytes]) -> Iterable[bytes]:
+def _carrier(fragment: Fragment) -> Fragment | None:
+    """The fragment that passes on what the tasks of this one tell the driver.
+
+    ``None`` if the driver collects them itself.
+    """
+    if fragment.broadcast_outputs:
+        return None
+    return next((x.dest for x in fragment.shuffled_outputs), None)
+
+
+def _schema(frames: dict[int, StructType]) -> str | StructType:
+    """What the rows of a fragment look like; ``frames`` are those of its sinks, by channel."""
+    if not frames:
+        return SCHEMA
+    from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+    schema = StructType()
+    for name in ("target", "task", "seq", "channel"):
+        schema.add(name, IntegerType())
+    schema.add("payload", BinaryType())
+    for channel, columns in frames.items():
+        schema.add(frame_column(channel), columns)
+    return schema
+
+
+def _fetch(frame: DataFrame) -> Iterator[tuple[int, bytes]]:
+    """Collect rows of a channel and a payload."""
+    for batch in frame.toArrow().to_batches():
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _given(parts: Sequence[bytes]) -> Iterable[bytes]:
     return parts
 
 
 def _value_of(broadcast: Any) -> Iterable[bytes]:
     parts: list[bytes] = broadcast.value
     return parts
-
-
-def _without_hook(vertex: Vertex) -> Vertex:
-    """The vertex as it goes to the tasks: what belongs to the driver stays there."""
-    return Vertex(vertex.name, vertex.supplier, vertex.parallelism(1), is_single=vertex.is_single)
-
-
-def _like(edge: Edge, source: Vertex, source_ordinal: int, dest: Vertex) -> Edge:
-    """The same edge between other vertices, within one task."""
-    copy = from_(source, source_ordinal).to(dest, edge.dest_ordinal)
-    copy.routing = Routing.BROADCAST if edge.routing is Routing.FANOUT else edge.routing
-    copy.key_fn = edge.key_fn
-    return copy.priority(edge.priority_value).queue_size(edge.queue_capacity)

@@ -134,10 +134,10 @@ def start_session(
     if master is not None and master.startswith("sc://"):
         return connect_session(master, users)
     with _lock:
+        _forget_dead_jvm()
         _refuse_a_second_session()
         watch = _Stopwatch()
         _choose_python(users)
-        _forget_dead_jvm()
         if _needs_a_jvm():
             early = dict(users)
             # Spark switches it on for a shell, which we are to it, unless it is told at the start.
@@ -182,7 +182,7 @@ def join_session(session: SparkSession) -> StartedSession:
 
 def active_session() -> SparkSession | None:
     """The session that is active in this process, if any."""
-    if "pyspark.sql" not in sys.modules:
+    if "pyspark.sql" not in sys.modules or (_jvm is not None and not _jvm.alive):
         return None
     from pyspark.sql import SparkSession
 
@@ -207,6 +207,7 @@ def end_jvm(*, patience: float = 5.0) -> None:
         if session is not None and _jvm.alive:
             session.stop()
         _forget_gateway()
+        atexit.unregister(_at_exit)
         _jvm.close(patience=patience)
         _jvm = None
 
@@ -236,23 +237,26 @@ def _start_jvm(
     )
     used = archive if archive is not None and archive.ready else None
     jvm = launch(options=used.use_options() if used else jvm_options or ())
-    watch.lap("launcher")
-    _import_meanwhile()
-    watch.lap("imports")
     try:
-        jvm.attach()
-    except SparkStartError:
-        if jvm_options is not None:
-            raise
-        logger.info(
-            "Spark's JVM did not start with our options; starting it without", exc_info=True
-        )
-        jvm = launch(tuned=False)
-        jvm.attach()
-        if used is not None:
-            used.discard()
+        watch.lap("launcher")
+        _import_meanwhile()
+        watch.lap("imports")
+        try:
+            jvm.attach()
+        except SparkStartError:
+            if jvm_options is not None:
+                raise
+            logger.info("The JVM did not start with our options; trying without", exc_info=True)
+            jvm = launch(tuned=False)
+            jvm.attach()
+            if used is not None:
+                used.discard()
+    except BaseException:  # an interrupt as well: nobody else knows of this JVM
+        jvm.close()
+        raise
     watch.lap("jvm")
     _jvm = jvm
+    atexit.register(_at_exit)
     if archive is not None and used is None:
         atexit.register(_make_archive_later, archive)
 
@@ -394,6 +398,7 @@ def _forget_dead_jvm() -> None:
 def _forget_gateway() -> None:
     """Let PySpark start over: it keeps its gateway for the life of the process."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     gateway = SparkContext._gateway
     if gateway is not None:
@@ -401,6 +406,17 @@ def _forget_gateway() -> None:
             gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+
+
+def _at_exit() -> None:
+    """Nothing is left behind, and nobody waits for a session that they did not care to stop.
+
+    PySpark would complain on the terminal of a JVM that ends while a session is active, and
+    stopping the session takes a second. The JVM ends with this process anyway.
+    """
+    if _jvm is not None and active_session() is not None:
+        _jvm.leave()
 
 
 def _make_archive_later(archive: ClassArchive) -> None:

@@ -1,14 +1,21 @@
-"""Shipping: what executors need that is not installed there: Jetlet, and the user's own modules."""
+"""Shipping: what executors need that is not installed there: Jetlet, and the user's own modules.
+
+Jetlet goes as an archive, once per session. Functions and classes of the user go by value, within
+whatever refers to them: those of ``__main__``, and of every module that is neither installed nor
+part of Python. So a change in a module is there with the next job.
+"""
 
 from __future__ import annotations
 
+import functools
 import pickle
 import site
 import sys
 import sysconfig
 import tempfile
+import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,108 +23,135 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet._version import __version__
 from jetlet.core.dag import DAG
+from jetlet.core.vertex import Vertex
 from jetlet.errors import UnpicklableFunctionError
+from jetlet.jobs import pickling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SHIPPED = "spark.jetlet.shipped"
 
+_by_value_lock = threading.RLock()
+"""What is pickled by value is a setting of the process: two jobs must not undo each other's."""
+
 
 def user_modules() -> list[ModuleType]:
-    """Loaded modules that are neither installed nor part of Python or of Jetlet.
-
-    They are sent along with the functions that use them, as ``__main__`` always is.
-    """
-    installed = {Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())}
-    installed |= {Path(p).resolve() for p in sysconfig.get_paths().values()}
+    """Loaded modules that are neither installed nor part of Python or of Jetlet."""
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file is None or name == "__main__" or name.split(".")[0] in ("jetlet", "pyspark"):
+        if not isinstance(file, str) or not file.endswith(".py"):
             continue
-        path = Path(file).resolve()
-        if not any(path.is_relative_to(folder) for folder in installed):
+        if name == "__main__" or name.split(".")[0] in {"jetlet", "pyspark"}:
+            continue
+        # Some entries go by a second name; they are found under their own.
+        if getattr(module, "__name__", None) == name and not _is_installed(file):
             found.append(module)
     return found
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    path = Path(file).resolve()
+    return any(path.is_relative_to(folder) for folder in _installation())
+
+
+@functools.cache
+def _installation() -> frozenset[Path]:
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    folders += [sysconfig.get_path(which) for which in ("stdlib", "platstdlib", "purelib")]
+    return frozenset(Path(folder).resolve() for folder in folders)
 
 
 @contextmanager
 def by_value() -> Iterator[None]:
     """Within it, cloudpickle sends the user's modules by value."""
-    from pyspark import cloudpickle
-
-    known = set(cloudpickle.list_registry_pickle_by_value())
-    added = [m for m in user_modules() if m.__name__ not in known]
-    for module in added:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    cloudpickle = _cloudpickle()
+    with _by_value_lock:
+        known = set(cloudpickle.list_registry_pickle_by_value())
+        added = [m for m in user_modules() if m.__name__ not in known]
         for module in added:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def dumps(value: Any) -> bytes:
     """Pickle with user code by value."""
+    with by_value():
+        return cloud_dumps(value)
+
+
+def dumps_each(values: Iterable[Any]) -> list[bytes]:
+    """The same for each of many values."""
+    with by_value():
+        return [cloud_dumps(value) for value in values]
+
+
+def cloud_dumps(value: Any) -> bytes:
+    """Pickle with what is not importable by value."""
+    data: bytes = _cloudpickle().dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return data
+
+
+def _cloudpickle() -> Any:
     from pyspark import cloudpickle
 
-    with by_value():
-        data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return data
+    return cloudpickle
 
 
 def check_picklable(dag: DAG) -> None:
     """Refuse a vertex whose functions cannot travel, and say which."""
-    from pyspark import cloudpickle
-
     with by_value():
-        for vertex in dag.vertices:
-            try:
-                cloudpickle.dumps(vertex.supplier)
-            except Exception as error:
-                raise _unpicklable(f"stage {vertex.name!r}", error) from error
-        for edge in dag.edges:
-            try:
-                cloudpickle.dumps(edge.key_fn)
-            except Exception as error:
-                raise _unpicklable(f"the key function of stage {edge.dest.name!r}", error) from error
+        pickling.check_picklable(dag, cloud_dumps)
 
 
-def _unpicklable(what: str, error: Exception) -> UnpicklableFunctionError:
-    return UnpicklableFunctionError(
-        f"{what} cannot be sent to another process: {error}. Its function refers to something "
-        f"that lives in this process only, such as an open file, a lock or a connection: make it "
-        f"inside the function, or write .map_using_service(jetlet.service(lambda context: ...), fn)"
-    )
+def dump_splits(vertex: Vertex, splits: Iterable[Any]) -> list[bytes]:
+    """Pickle what a source is to read, or say that it cannot travel."""
+    try:
+        return dumps_each(splits)
+    except Exception as error:
+        raise UnpicklableFunctionError(
+            f"the input of stage {vertex.name!r} cannot be sent to another process: {error}. Give "
+            f"it plain values, and make of them in a .map(...) what cannot travel"
+        ) from error
 
 
 def ship_package(spark: SparkSession) -> None:
     """Give Jetlet itself to executors that may not have it; once per session."""
-    from jetlet.spark.runner import context_of
-
-    context = context_of(spark)
-    if context is not None and context.master.startswith("local") and "cluster" not in context.master:
+    context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    if context is not None and is_one_process(context.master or ""):
         return  # the workers are on this machine and run this interpreter
     if spark.conf.get(_SHIPPED, None) == __version__:
         return
-    archive = _package_archive()
-    try:
-        if context is not None:
-            context.addPyFile(archive)
-        else:
-            spark.addArtifacts(archive, pyfile=True)
-    finally:
-        if context is None:
-            Path(archive).unlink()
+    name = f"jetlet-{__version__}.zip"
+    if context is not None:
+        from pyspark import SparkFiles
+
+        # In Spark's own directory, which goes when the session does: executors fetch it later.
+        archive = Path(SparkFiles.getRootDirectory(), name)
+        write_package(archive)
+        context.addPyFile(str(archive))
+    else:
+        with tempfile.TemporaryDirectory(prefix="jetlet-") as directory:
+            archive = Path(directory, name)
+            write_package(archive)
+            spark.addArtifacts(str(archive), pyfile=True)
     spark.conf.set(_SHIPPED, __version__)
 
 
-def _package_archive() -> str:
-    """A zip of the Jetlet package, in a temporary file."""
+def is_one_process(master: str) -> bool:
+    """True if driver and executor of this master are the same process."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def write_package(archive: Path) -> None:
+    """Write a zip file of the Jetlet package."""
     root = Path(__file__).resolve().parents[1]
-    with tempfile.NamedTemporaryFile(prefix="jetlet-", suffix=".zip", delete=False) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(root.rglob("*.py")):
-                archive.write(path, Path("jetlet") / path.relative_to(root))
-        return file.name
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(root.rglob("*.py")):
+            file.write(path, Path("jetlet") / path.relative_to(root))

@@ -10,55 +10,36 @@ import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jetlet.core.dag import DAG
 from jetlet.core.vertex import Vertex
+from jetlet.errors import JobFailedError
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.processor_tasklet import ProcessorTasklet
-from jetlet.execution.service import ExecutionService
+from jetlet.execution.service import Execution, ExecutionService
+from jetlet.execution.tasklet import Tasklet
 from jetlet.jobs.failure import outcome
 from jetlet.spark.exchange import (
     METRICS,
     REPORTS,
     BroadcastReader,
+    Chunks,
     ExchangeReader,
     ExchangeWriter,
-    OutputPort,
     TaskOutput,
     dump,
+    dump_items,
 )
 from jetlet.spark.failure import TaskFailure
+from jetlet.spark.fragment_spec import FragmentSpec
+from jetlet.spark.frame_sink import FrameWriter
 from jetlet.spark.frames import FrameReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READER = "exchange"
-"""Name of the vertex that feeds a fragment with what was shuffled to it."""
-
-
-@dataclass(frozen=True)
-class FragmentSpec:
-    """A fragment as it travels: its vertices, with stand-ins for where data enters and leaves."""
-
-    job_name: str
-    run_id: str
-    dag: DAG
-    partition_count: int
-    tasks: int
-    inputs: dict[int, int]
-    """Ordinal of the reader's outbound edge for each incoming channel."""
-    broadcasts: dict[str, int]
-    """Channel of each stand-in for a broadcast edge, by vertex name."""
-    outputs: dict[str, OutputPort]
-    """By name of the stand-in vertex."""
-    clients: dict[str, int]
-    """Channel of each vertex that sends items to the driver."""
-    frame_vertex: str | None = None
-    """The vertex whose items are the rows of a DataFrame, if there is one."""
+Payloads = Callable[[], Iterable[bytes]]
 
 
 class FragmentTask:
@@ -66,12 +47,18 @@ class FragmentTask:
 
     def __init__(
         self,
+        run: tuple[str, str],
         spec: bytes,
         name: str,
-        broadcasts: dict[int, Callable[[], Iterable[bytes]]],
+        broadcasts: dict[int, Payloads],
+        accumulator: Any = None,
     ) -> None:
+        self._run = run
+        """Name of the job and id of the run, for when the rest cannot be read."""
         self._spec = spec
         self._broadcasts = broadcasts
+        self._accumulator = accumulator
+        """Where the counters of a task go when it has ended well; ``None`` on Spark Connect."""
         self.__name__ = name  # what Spark shows for the step
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,67 +67,127 @@ class FragmentTask:
         context = TaskContext.get()
         index = context.partitionId() if context is not None else 0
         attempt = context.taskAttemptId() if context is not None else 0
-        spec: FragmentSpec = pickle.loads(self._spec)
-        return _run(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}", self._broadcasts)
+        spec = self._load()
+        task = RunningTask(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}")
+        return task.run(self._broadcasts, self._accumulator)
+
+    def _load(self) -> FragmentSpec:
+        job_name, run_id = self._run
+        try:
+            spec: FragmentSpec = pickle.loads(self._spec)
+        except Exception as error:
+            failure = JobFailedError(
+                f"job {job_name!r} failed where Spark runs it, because {self.__name__} cannot be "
+                f"loaded there: {type(error).__name__}: {error}"
+            )
+            raise TaskFailure.pack(failure, error, run_id) from None
+        return spec
 
 
-def _run(
-    spec: FragmentSpec,
-    batches: Iterator[pa.RecordBatch],
-    index: int,
-    attempt: str,
-    broadcasts: dict[int, Callable[[], Iterable[bytes]]],
-) -> Iterator[pa.RecordBatch]:
-    output = TaskOutput(index)
-    clients = _Clients(spec.clients, output)
-    _plug_in(spec, batches, output, broadcasts)
-    plan = ExecutionPlan(
-        spec.dag,
-        member_index=index,
-        member_count=spec.tasks,
-        partition_count=spec.partition_count,
-    )
-    service = ExecutionService(1, name="jetlet-task")
+class RunningTask:
+    """One attempt at one task: the engine's threads, and what they hand to Spark's."""
 
-    def make_tasklets() -> Sequence[ProcessorTasklet]:
+    def __init__(
+        self, spec: FragmentSpec, batches: Iterator[pa.RecordBatch], index: int, attempt: str
+    ) -> None:
+        self._spec = spec
+        self._batches = batches
+        self._index = index
+        self._attempt = attempt
+        self._output = TaskOutput(index, dict(spec.frame_sinks.values()))
+        self._clients = _Clients(spec.clients, self._output)
+        self._metrics: list[tuple[str, dict[str, Any]]] = []
+
+    def run(
+        self, broadcasts: dict[int, Payloads], accumulator: Any = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that the task sends; no thread of it is left when the iterator is closed."""
+        spec, output = self._spec, self._output
+        self._plug_in(broadcasts)
+        plan = ExecutionPlan(
+            spec.dag,
+            member_index=self._index,
+            member_count=spec.tasks,
+            partition_count=spec.partition_count,
+        )
+        service = ExecutionService(1, name="jetlet-task")
+        execution = service.execution(spec.job_name, lambda: self._make_tasklets(plan, execution))
+        output.wake = partial(_wake, execution)
+        thread = threading.Thread(target=self._drive, args=(execution,), name="jetlet-task")
+        thread.daemon = True
+        try:
+            thread.start()
+            yield from output.batches()
+        finally:
+            # Also when Spark abandons the task in the middle.
+            execution.cancel()
+            if thread.ident is not None:
+                thread.join()
+            service.shut_down()
+            try:
+                plan.close(execution.failure)
+            except Exception as error:  # what a supplier raises fails the task like anything else
+                execution.fail(None, error)
+        failure = outcome(execution, spec.job_name)
+        if failure is not None:
+            raise TaskFailure.pack(failure, execution.failure, spec.run_id)
+        if accumulator is not None:
+            accumulator.add({(spec.run_id, spec.index, self._index): self._metrics})
+
+    def _make_tasklets(self, plan: ExecutionPlan, execution: Execution) -> Sequence[Tasklet]:
         return plan.build(
             RunContext(
-                job_name=spec.job_name,
-                run_id=spec.run_id,
-                attempt=attempt,
-                report=lambda vertex, message: output.add(REPORTS, 0, dump((vertex, message))),
-                send_to_client=clients.send,
+                job_name=self._spec.job_name,
+                run_id=self._spec.run_id,
+                attempt=self._attempt,
+                report=self._report,
+                send_to_client=self._clients.send,
                 closer=execution.closer,
                 crosses_threads=False,
             )
         )
 
-    execution = service.execution(spec.job_name, make_tasklets)
+    def _report(self, vertex: str, message: Any) -> None:
+        self._output.add(REPORTS, 0, dump((vertex, message)))
 
-    def drive() -> None:
+    def _drive(self, execution: Execution) -> None:
         try:
             execution.run()
-            clients.flush()
-            metrics = (t.metrics for t in execution.tasklets if isinstance(t, ProcessorTasklet))
-            output.add(METRICS, 0, dump([(m.vertex, m.snapshot()) for m in metrics]))
-        except BaseException as error:  # noqa: BLE001 - it must reach the thread that Spark reads
+            if not execution.is_dismissed:
+                self._clients.flush()
+                self._metrics = list(self._counters(execution))
+                told = (self._spec.index, self._index, self._metrics)
+                self._output.add(METRICS, 0, dump(told))
+        except BaseException as error:  # it must reach the thread that Spark reads
             execution.fail(None, error)
         finally:
-            output.close()
+            self._output.close()
 
-    thread = threading.Thread(target=drive, name="jetlet-task", daemon=True)
-    thread.start()
-    try:
-        yield from output.batches()
-    finally:
-        # Also when Spark abandons the task in the middle.
-        execution.cancel()
-        thread.join()
-        service.shut_down()
-        plan.close(execution.failure)
-    error = outcome(execution, spec.job_name)
-    if error is not None:
-        raise TaskFailure.pack(error, execution.failure)
+    def _counters(self, execution: Execution) -> Iterator[tuple[str, dict[str, Any]]]:
+        stand_ins = self._spec.stand_ins
+        for tasklet in execution.tasklets:
+            if isinstance(tasklet, ProcessorTasklet) and tasklet.vertex_name not in stand_ins:
+                yield tasklet.vertex_name, tasklet.metrics.snapshot()
+
+    def _plug_in(self, broadcasts: dict[int, Payloads]) -> None:
+        """Put real processors in the place of the stand-ins."""
+        spec, output, dag = self._spec, self._output, self._spec.dag
+
+        def pass_on(channel: int, payload: bytes) -> None:
+            output.add(channel, 0, payload)
+
+        for name, port in spec.outputs.items():
+            _supply(dag[name], partial(ExchangeWriter, output, port))
+        for name, channel in spec.broadcasts.items():
+            _supply(dag[name], partial(BroadcastReader, broadcasts[channel]))
+        for name, (channel, columns) in spec.frame_sinks.items():
+            _supply(dag[name], partial(FrameWriter, output, channel, columns))
+        if spec.reader is not None:
+            rows = _rows(self._batches)
+            _supply(dag[spec.reader], partial(ExchangeReader, rows, spec.inputs, pass_on))
+        if spec.frame_source is not None:
+            name, form = spec.frame_source
+            _supply(dag[name], partial(FrameReader, self._batches, form))
 
 
 class _Clients:
@@ -150,43 +197,36 @@ class _Clients:
         self._channels = channels
         self._output = output
         self._buffers: dict[str, list[Any]] = {name: [] for name in channels}
+        self._chunks = {name: Chunks() for name in channels}
+        self._lock = threading.Lock()
 
     def send(self, vertex: str, batch: Sequence[Any]) -> bool:
+        """Take a batch; from any thread. ``False`` means "not now"."""
+        if vertex not in self._channels:
+            return True  # nobody listens
         if self._output.is_congested:
             return False
-        buffer = self._buffers[vertex]
-        buffer.extend(batch)
-        if len(buffer) >= 8192:
-            self._output.add(self._channels[vertex], 0, dump(buffer))
-            self._buffers[vertex] = []
+        with self._lock:
+            self._buffers[vertex].extend(batch)
+            if len(self._buffers[vertex]) >= self._chunks[vertex].size:
+                self._flush(vertex)
         return True
 
     def flush(self) -> None:
-        for vertex, buffer in self._buffers.items():
-            if buffer:
-                self._output.add(self._channels[vertex], 0, dump(buffer))
+        for vertex in self._buffers:
+            self._flush(vertex)
+
+    def _flush(self, vertex: str) -> None:
+        items, self._buffers[vertex] = self._buffers[vertex], []
+        if items:
+            payload = dump_items(items, vertex)
+            self._chunks[vertex].learn(len(items), len(payload))
+            self._output.add(self._channels[vertex], 0, payload)
 
 
-def _plug_in(
-    spec: FragmentSpec,
-    batches: Iterator[pa.RecordBatch],
-    output: TaskOutput,
-    broadcasts: dict[int, Callable[[], Iterable[bytes]]],
-) -> None:
-    """Put real processors in the place of the stand-ins."""
-
-    def pass_on(channel: int, payload: bytes) -> None:
-        output.add(channel, 0, payload)
-
-    for name, port in spec.outputs.items():
-        _supply(spec.dag[name], partial(ExchangeWriter, output, port))
-    for name, channel in spec.broadcasts.items():
-        _supply(spec.dag[name], partial(BroadcastReader, broadcasts[channel]))
-    if spec.inputs:
-        _supply(spec.dag[READER], partial(ExchangeReader, _rows(batches), spec.inputs, pass_on))
-    if spec.frame_vertex is not None:
-        vertex = spec.dag[spec.frame_vertex]
-        _supply(vertex, partial(FrameReader, batches, vertex.supplier))
+def _wake(execution: Execution) -> None:
+    for tasklet in execution.tasklets:
+        tasklet.waker.wake()
 
 
 def _supply(vertex: Vertex, make: Callable[[], Any]) -> None:

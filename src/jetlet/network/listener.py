@@ -1,0 +1,240 @@
+"""Listener: takes connections at an address, most of which may be from strangers; and connect.
+
+An address is ``unix:path``, in a directory that only this user can enter, or ``tcp:host:port``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jetlet.errors import JetletError
+from jetlet.network.connection import HANDSHAKE_TIMEOUT, Connection, OnClosed
+
+logger = logging.getLogger("jetlet.network")
+
+BACKLOG = 1024
+"""Connections that the system may hold for us."""
+PENDING = 64
+"""Connections that may be in the handshake at a time. One more, and the oldest has to go: who knows
+the secret is through within milliseconds."""
+BURST = 256
+"""Connections that are taken as fast as they come ..."""
+RATE = 200.0
+"""... and how many per second after that, so that a flood does not keep the job from its work."""
+LOGGED = 10
+"""Refusals that are logged one by one; the rest are counted."""
+SOCKET_BUFFER = 1024 * 1024
+
+MakeConnection = Callable[[OnClosed], Connection]
+"""Makes the server's end of a connection; its argument is to be its ``on_refused``."""
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A connection that has not proved anything yet."""
+
+    task: asyncio.Task[None] | None = None
+    connection: Connection | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        if self.task is not None and not self.task.done():
+            return True
+        return self.connection is not None and self.connection.is_pending
+
+    def turn_away(self, reason: str) -> None:
+        if self.connection is not None:
+            self.connection.abort(reason)
+        if self.task is not None:
+            self.task.cancel()  # a TLS handshake; if it has ended nothing happens
+
+
+class Listener:
+    """Accepts connections until it is closed. On the network's event loop."""
+
+    def __init__(
+        self, listening: socket.socket, make: MakeConnection, tls: ssl.SSLContext | None
+    ) -> None:
+        self.address = _address_of(listening)
+        self.accepted = self.refused = 0
+        self._socket = listening
+        self._make = make
+        self._tls = tls
+        self._arrivals: deque[_Arrival] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._accept())
+
+    @classmethod
+    def open(
+        cls,
+        make: MakeConnection,
+        *,
+        directory: str | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+    ) -> Listener:
+        """Listen in ``directory`` if there is one and no need for TLS, else at a port of ``host``.
+
+        ``directory`` must be private to this user, as those of ``tempfile`` are.
+        """
+        listening = None
+        if directory is not None and tls is None:
+            listening = _unix_socket(directory)
+        return cls(listening or _tcp_socket(host), make, tls)
+
+    async def _accept(self) -> None:
+        tokens, last = float(BURST), self._loop.time()
+        while True:
+            try:
+                raw, _ = await self._loop.sock_accept(self._socket)
+            except OSError as error:  # such as too many open files
+                logger.warning("cannot take a connection: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            self.accepted += 1
+            self._admit(raw)
+            now = self._loop.time()
+            tokens = min(float(BURST), tokens + (now - last) * RATE) - 1
+            last = now
+            # Also without a need to wait: one connection per turn of the loop, whoever knocks.
+            await asyncio.sleep(max(0.0, -tokens / RATE))
+
+    def _admit(self, raw: socket.socket) -> None:
+        arrivals = self._arrivals
+        while arrivals and not arrivals[0].is_pending:
+            arrivals.popleft()
+        if len(arrivals) >= PENDING:
+            self._arrivals = arrivals = deque(a for a in arrivals if a.is_pending)
+            if len(arrivals) >= PENDING:
+                arrivals.popleft().turn_away("too many connections that prove nothing")
+        arrival = _Arrival()
+        arrival.task = self._loop.create_task(self._serve(raw, arrival))
+        arrivals.append(arrival)
+
+    async def _serve(self, raw: socket.socket, arrival: _Arrival) -> None:
+        def make() -> Connection:
+            arrival.connection = connection = self._make(self._refuse)
+            return connection
+
+        _tune(raw)
+        try:
+            await self._loop.connect_accepted_socket(
+                make,
+                raw,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT if self._tls is not None else None,
+            )
+        except asyncio.CancelledError:
+            raw.close()
+            raise
+        except Exception as error:  # whatever a stranger can cause
+            raw.close()
+            arrival.connection = None
+            self._log(error)
+
+    def _refuse(self, connection: Connection, error: Exception | None) -> None:
+        self._log(error)
+
+    def _log(self, error: Exception | None) -> None:
+        self.refused += 1
+        if self.refused <= LOGGED:
+            logger.warning("refused a connection to %s: %s", self.address, error)
+            if self.refused == LOGGED:
+                logger.warning("further refusals at %s are only counted", self.address)
+
+    def close(self) -> None:
+        """Take no more connections and drop those that have not proved anything."""
+        if self._task.cancelled() or self._socket.fileno() < 0:
+            return
+        self._task.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        kind, _, path = self.address.partition(":")
+        if kind == "unix":
+            Path(path).unlink(missing_ok=True)
+        for arrival in self._arrivals:
+            if arrival.is_pending:
+                arrival.turn_away("nobody is expected any more")
+        if self.refused > LOGGED:
+            logger.warning("refused %d connections to %s", self.refused, self.address)
+
+
+async def connect(
+    make: Callable[[], Connection], address: str, tls: ssl.SSLContext | None = None
+) -> None:
+    """Connect to the address of a listener."""
+    loop = asyncio.get_running_loop()
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        await loop.create_unix_connection(make, sock=await _connected(socket.AF_UNIX, rest))
+        return
+    host, _, port = rest.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    raw = await _connected(family, (host, int(port)))
+    await loop.create_connection(
+        make, sock=raw, ssl=tls, server_hostname="" if tls is not None else None
+    )
+
+
+async def _connected(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
+    raw = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        raw.setblocking(False)
+        _tune(raw)
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+            await asyncio.get_running_loop().sock_connect(raw, address)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _unix_socket(directory: str) -> socket.socket | None:
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.bind(str(Path(directory, secrets.token_hex(4))))
+        listening.listen(BACKLOG)
+    except OSError as error:  # such as a path that is too long for a socket
+        listening.close()
+        logger.info("no Unix socket in %s, using TCP: %s", directory, error)
+        return None
+    return listening
+
+
+def _tcp_socket(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.bind((host, 0))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise JetletError(f"cannot listen at {host}: {error}") from error
+    return listening
+
+
+def _address_of(listening: socket.socket) -> str:
+    name = listening.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"tcp:{name[0]}:{name[1]}"
+
+
+def _tune(raw: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+        if raw.family != getattr(socket, "AF_UNIX", None):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,74 @@
+"""What an unbounded source is: partitions, and readers that are polled for what is new.
+
+A connector subclasses :class:`StreamSource` and :class:`StreamReader`. The engine divides the
+partitions among its readers; each reader is polled by one thread. A reader says which partition its
+items are from, because event time is tracked per partition: a quiet one must not hold up the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from jetlet.core.processor import ProcessorContext
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Polled(Generic[T]):
+    """Items of one partition, in order."""
+
+    partition: int
+    """Index among the partitions that the reader was opened with."""
+    items: Sequence[T]
+    timestamps: Sequence[int] | None = None
+    """Native timestamps, parallel to the items, if the source has them."""
+
+
+class StreamReader(ABC, Generic[T]):
+    """Reads some partitions. All methods but ``interrupt`` are called by one thread."""
+
+    @abstractmethod
+    def poll(self, limit: int) -> Sequence[Polled[T]] | None:
+        """What is new, about ``limit`` items at the most; empty if nothing is; ``None`` at the end.
+
+        A reader of a blocking source may wait here, but for no longer than 100 ms, and returns at
+        once after ``interrupt``. Others must not wait.
+        """
+
+    def save(self) -> Sequence[Any]:
+        """The position in each partition, behind what was polled last; picklable."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be resumed")
+
+    def restore(self, positions: Sequence[Any]) -> None:
+        """Go on behind these positions, by partition; ``None`` begins anew. Before any poll."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be resumed")
+
+    def interrupt(self) -> None:
+        """Make a waiting ``poll`` return; from any thread."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class StreamSource(ABC, Generic[T]):
+    """An unbounded source. It is pickled to where it is read, so it holds nothing open."""
+
+    name: str
+    preferred_local_parallelism: int = 1
+    is_blocking: bool = False
+    """True if readers wait in ``poll``: each then gets a thread of its own."""
+    has_native_timestamps: bool = False
+    is_replayable: bool = False
+    """True if readers can ``save`` and ``restore`` positions."""
+
+    @abstractmethod
+    def partitions(self) -> Sequence[Any]:
+        """What there is to read, picklable; called once, where the job is submitted."""
+
+    @abstractmethod
+    def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[T]:
+        """A reader for some of the partitions."""

@@ -1,0 +1,99 @@
+"""StreamSourceStage: a stream that has been read from, before its timestamps are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.checks import check_function, check_name
+from jetlet.pipeline.durations import Duration, to_ms
+from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stream_source import StreamSource
+from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT, StreamSourceTransform, TimestampKind
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.pipeline import Pipeline
+
+T = TypeVar("T")
+
+
+class StreamSourceStage(Generic[T]):
+    """Choose where the timestamps of the stream come from.
+
+    ``allowed_lag`` is how much later than others of its partition an item may come and still be in
+    time; a partition that is quiet for ``idle_timeout`` does not hold up the others.
+    """
+
+    __slots__ = ("_name", "_parallelism", "_pipeline", "_source")
+
+    def __init__(
+        self, pipeline: Pipeline, source: StreamSource[T], name: str, parallelism: int | None
+    ) -> None:
+        check_name(name)
+        self._pipeline = pipeline
+        self._source = source
+        self._name = name
+        self._parallelism = parallelism
+
+    def __repr__(self) -> str:
+        return f"StreamSourceStage({self._name!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Stage, name):
+            raise InvalidArgumentError(
+                f"stream {self._name!r}: say first where its timestamps come from: write "
+                f".with_timestamps(fn, allowed_lag), .with_native_timestamps(allowed_lag), "
+                f".with_ingestion_timestamps() or .without_timestamps() before .{name}(...)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def with_timestamps(
+        self,
+        fn: Callable[[T], int],
+        allowed_lag: Duration = 0,
+        *,
+        idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+    ) -> Stage[T]:
+        """The time of an item is ``fn(item)``, an int in milliseconds."""
+        check_function("with_timestamps", fn, "a function from item to time in ms")
+        return self._stage("function", fn, allowed_lag, idle_timeout)
+
+    def with_native_timestamps(
+        self, allowed_lag: Duration = 0, *, idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT
+    ) -> Stage[T]:
+        """The time of an item is the one that the source has for it."""
+        if not self._source.has_native_timestamps:
+            raise InvalidArgumentError(
+                f"{self._source.name} has no timestamps of its own: write "
+                f".with_timestamps(lambda item: ..., allowed_lag)"
+            )
+        return self._stage("native", None, allowed_lag, idle_timeout)
+
+    def with_ingestion_timestamps(
+        self, *, idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT
+    ) -> Stage[T]:
+        """The time of an item is when it is read. Nothing is ever late."""
+        return self._stage("ingestion", None, 0, idle_timeout)
+
+    def without_timestamps(self) -> Stage[T]:
+        """Items have no time; no windows."""
+        return self._stage("none", None, 0, DEFAULT_IDLE_TIMEOUT)
+
+    def _stage(
+        self,
+        kind: TimestampKind,
+        fn: Callable[[T], int] | None,
+        allowed_lag: Duration,
+        idle_timeout: Duration,
+    ) -> Stage[T]:
+        transform = StreamSourceTransform(
+            name=self._name,
+            source=self._source,
+            timestamps=kind,
+            timestamp_fn=fn,
+            allowed_lag=to_ms("allowed_lag", allowed_lag),
+            idle_timeout=to_ms("idle_timeout", idle_timeout),
+            local_parallelism=self._parallelism,
+        )
+        return Stage(self._pipeline, self._pipeline._add(transform))

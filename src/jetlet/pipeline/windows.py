@@ -1,0 +1,93 @@
+"""Windows: which events are aggregated together, by their event time.
+
+``windows.tumbling(1000)``, ``windows.sliding(10_000, 1000)``, ``windows.session(5000)``; each takes
+durations in milliseconds or as ``timedelta``. ``.early_results(period)`` also emits, every so often,
+what a window holds before it is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.durations import Duration, to_ms
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+class WindowResult(NamedTuple, Generic[K, R]):
+    """What was aggregated from ``start`` (inclusive) to ``end`` (exclusive), for one key."""
+
+    start: int
+    end: int
+    key: K
+    """``None`` for a window without keys."""
+    result: R
+
+    @property
+    def is_early(self) -> bool:
+        """True if the window may still change."""
+        return isinstance(self, EarlyWindowResult)
+
+
+class EarlyWindowResult(WindowResult[Any, Any]):
+    """What a window holds so far; the final result follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Base of all window definitions."""
+
+    early_period: int | None = None
+    """Milliseconds between two early results."""
+
+    def early_results(self, period: Duration) -> Self:
+        """Also emit what each window holds so far, every ``period``."""
+        return replace(self, early_period=to_ms("early_results: period", period, minimum=1))
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(Window):
+    """Windows of ``size`` that begin every ``slide``; tumbling if the two are equal.
+
+    They are aligned to 1970: one ends at every multiple of ``slide``.
+    """
+
+    size: int = 1
+    slide: int = 1
+
+    def frame_end(self, timestamp: int) -> int:
+        """The end of the frame of length ``slide`` that the time falls in."""
+        return timestamp - timestamp % self.slide + self.slide
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow(Window):
+    """Windows that end when no event has come for ``gap``."""
+
+    gap: int = 1
+
+
+def tumbling(size: Duration) -> SlidingWindow:
+    """Windows of a fixed size, one after the other."""
+    length = to_ms("tumbling: size", size, minimum=1)
+    return SlidingWindow(size=length, slide=length)
+
+
+def sliding(size: Duration, slide: Duration) -> SlidingWindow:
+    """Windows of a fixed size that overlap: one begins every ``slide``."""
+    length = to_ms("sliding: size", size, minimum=1)
+    step = to_ms("sliding: slide", slide, minimum=1)
+    if length % step:
+        raise InvalidArgumentError(
+            f"sliding: the size of {length} ms must be a multiple of the slide of {step} ms; "
+            f"write for example windows.sliding({length - length % step or step}, {step})"
+        )
+    return SlidingWindow(size=length, slide=step)
+
+
+def session(gap: Duration) -> SessionWindow:
+    """Windows that end when no event of the key has come for ``gap``."""
+    return SessionWindow(gap=to_ms("session: gap", gap, minimum=1))

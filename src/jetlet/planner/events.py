@@ -1,0 +1,184 @@
+"""Events: how the functions of a stage are applied to items that carry a timestamp.
+
+Behind a stage with timestamps, items travel as ``(timestamp, item)``. The functions that users write
+know nothing of that: these adapt them. An item's results have its timestamp.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from math import gcd
+from operator import itemgetter
+from typing import Any
+
+from jetlet.errors import MissingTimestampsError, UnboundedInputError
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.pipeline import Pipeline
+from jetlet.pipeline.transforms import (
+    AggregateTransform,
+    DistinctTransform,
+    HashJoinTransform,
+    MergeTransform,
+    SinkTransform,
+    SortTransform,
+    StreamSourceTransform,
+    StripTransform,
+    TimestampTransform,
+    WindowTransform,
+)
+from jetlet.pipeline.windows import SessionWindow, SlidingWindow
+from jetlet.planner.graph import Graph, Node
+from jetlet.processors.event_time import MAX_WATERMARK_STEP
+
+Fn = Callable[..., Any]
+Event = tuple[int, Any]
+
+item_of = itemgetter(1)
+"""The item of an event."""
+
+
+def key_of(fn: Fn) -> Fn:
+    """A key function, for events."""
+    if fn is whole_item:
+        return item_of
+    return lambda event: fn(event[1])
+
+
+def applied(kind: str, fn: Fn) -> Fn:
+    """The function of a map, filter or flat_map, for events."""
+    if kind == "filter":
+        return key_of(fn)
+    if kind == "map":
+        return lambda event: (event[0], fn(event[1]))
+    return lambda event: [(event[0], result) for result in fn(event[1])]
+
+
+def applied_with(kind: str, fn: Fn) -> Fn:
+    """The same, for functions that take something before the item: a service, a state, a key."""
+    if kind == "filter":
+        return lambda *args: fn(*args[:-1], args[-1][1])
+    if kind == "map":
+        return lambda *args: (args[-1][0], fn(*args[:-1], args[-1][1]))
+    return lambda *args: [(args[-1][0], result) for result in fn(*args[:-1], args[-1][1])]
+
+
+def applied_async(fn: Fn, *, is_flat: bool) -> Fn:
+    """A coroutine function, for events."""
+    if not is_flat:
+
+        async def one(event: Event) -> Event:
+            return event[0], await fn(event[1])
+
+        return one
+
+    async def many(event: Event) -> list[Event]:
+        results = fn(event[1])
+        if inspect.isasyncgen(results):
+            return [(event[0], result) async for result in results]
+        return [(event[0], result) for result in await results]
+
+    return many
+
+
+def applied_to_list(fn: Fn) -> Fn:
+    """The function of a map_batched, for events.
+
+    Results have the timestamps of the items if there are as many, else the latest of them.
+    """
+
+    def batch(events: list[Event]) -> list[Event]:
+        results = list(fn([event[1] for event in events]))
+        if len(results) == len(events):
+            return [(event[0], result) for event, result in zip(events, results, strict=True)]
+        latest = max(event[0] for event in events)
+        return [(latest, result) for result in results]
+
+    return batch
+
+
+def joined(to_output: Fn | None) -> Fn:
+    """The output function of a join whose first input are events."""
+    if to_output is None:
+        return lambda event, *matches: (event[0], (event[1], *matches))
+    return lambda event, *matches: (event[0], to_output(event[1], *matches))
+
+
+def rolled(operation: AggregateOperation[Any, Any, Any], *, is_keyed: bool) -> tuple[Fn, Fn]:
+    """A rolling aggregate as the two functions of a stateful map over events."""
+    accumulate, export = operation.accumulate[0], operation.export
+
+    def create() -> list[Any]:
+        return [operation.create()]
+
+    def roll(state: list[Any], *args: Any) -> Event:
+        timestamp, item = args[-1]
+        state[0] = accumulate(state[0], item)
+        result = export(state[0])
+        return timestamp, ((args[0], result) if is_keyed else result)
+
+    return create, roll
+
+
+NEEDS_ITEMS = (SinkTransform, AggregateTransform, TimestampTransform)
+"""Transforms that take items without timestamps."""
+
+
+def strip_events(graph: Graph, pipeline: Pipeline) -> None:
+    """Mark who takes and emits events; take the timestamps off before those who want none."""
+    for node in list(graph.nodes):
+        transform = node.transform
+        for ordinal, source in enumerate(node.inputs):
+            is_build_side = isinstance(transform, HashJoinTransform) and ordinal > 0
+            if source.emits_events and (isinstance(transform, NEEDS_ITEMS) or is_build_side):
+                name = f"{node.name}-strip" + (f"-{ordinal}" if ordinal else "")
+                strip = graph.insert_before(node, ordinal, StripTransform(name=name))
+                strip.parallelism = source.parallelism
+                strip.is_ordered = source.is_ordered
+        takes = [source.emits_events for source in node.inputs]
+        node.takes_events = bool(takes) and takes[0]
+        if isinstance(transform, MergeTransform) and len(set(takes)) > 1:
+            raise MissingTimestampsError(
+                f"stage {node.name!r} merges stages with and without timestamps: write "
+                f".add_timestamps(...) on all of them, or behind the merge"
+            )
+        if isinstance(transform, StreamSourceTransform | TimestampTransform | WindowTransform):
+            node.emits_events = transform.has_timestamps
+        else:
+            node.emits_events = node.takes_events
+
+
+def check_streams(graph: Graph, pipeline: Pipeline) -> None:
+    """Refuse what can never emit, because its input never ends."""
+    for node in graph.nodes:
+        transform = node.transform
+        if isinstance(transform, HashJoinTransform):
+            endless = any(source.transform.is_stream for source in node.inputs[1:])
+            what = "the stages it is joined with are kept in memory, so they must be bounded"
+        else:
+            endless = transform.is_stream and isinstance(
+                transform, AggregateTransform | SortTransform | DistinctTransform
+            )
+            what = "write .window(windows.tumbling(1000)) before it, or use .rolling_aggregate(...)"
+        if endless:
+            raise UnboundedInputError(
+                f"stage {node.name!r} of pipeline {pipeline.name!r} would wait for the end of a "
+                f"stream: {what}"
+            )
+
+
+def watermark_step(graph: Graph, node: Node) -> int:
+    """How fine the watermarks must be for the windows behind a node, in ms."""
+    step = MAX_WATERMARK_STEP
+    behind = graph.outputs(node)
+    while behind:
+        following = behind.pop()
+        behind += graph.outputs(following)
+        if isinstance(following.transform, WindowTransform):
+            window = following.transform.window
+            if isinstance(window, SlidingWindow):
+                step = gcd(step, window.slide)
+            elif isinstance(window, SessionWindow):
+                step = gcd(step, min(100, max(1, window.gap // 100)))
+    return step

@@ -1,0 +1,284 @@
+"""DataFrames as sinks: the items of a pipeline as rows, for whatever Spark can write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+
+from jetlet.connectors.arguments import check_callable, check_name
+from jetlet.core.inbox import Inbox
+from jetlet.core.processor import Processor
+from jetlet.core.vertex import Vertex
+from jetlet.errors import (
+    BadRecordError,
+    InvalidArgumentError,
+    ItemFailedError,
+    UnsupportedFeatureError,
+)
+from jetlet.execution.outbox import shorten
+from jetlet.pipeline.sink import Sink, SinkWriter
+from jetlet.processors.write import SinkHook
+from jetlet.spark.exchange import TaskOutput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FRAME_ROWS = 8192
+"""Items that become one record batch."""
+
+Row = Sequence[Any]
+
+
+class FrameSink(Sink[Any]):
+    """Makes a DataFrame of the items and hands it to a function that writes it.
+
+    The function is called in the submitting process, once per job, when all else has been done.
+    It does not travel.
+    """
+
+    def __init__(
+        self,
+        writer: Callable[[DataFrame], object],
+        schema: str | StructType,
+        *,
+        name: str | None = None,
+    ) -> None:
+        check_callable("sinks.spark: writer", writer)
+        if not schema:
+            raise InvalidArgumentError(
+                f"sinks.spark: schema={schema!r}: write the columns and their types, such as "
+                f"'word string, count long'"
+            )
+        self.name = check_name("sinks.spark", name) or "spark-sink"
+        self.schema = schema
+        self._writer: Callable[[DataFrame], object] | None = writer
+        self._runs: set[str] = set()
+
+    def expect(self, run_id: str) -> None:
+        """A run on Spark is about to begin; one on any other engine is refused."""
+        self._runs.add(run_id)
+
+    def begin(self, run_id: str) -> None:
+        if run_id not in self._runs:
+            raise UnsupportedFeatureError(
+                f"{self.name}: a Spark DataFrame can be written on Spark only: write p.run() or "
+                f"use SparkEngine, or write files with sinks.parquet(...), sinks.csv(...)"
+            )
+
+    def open(self, run_id: str, writer_id: str) -> SinkWriter[Any]:
+        raise NotImplementedError("the rows go to Spark")
+
+    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
+        self._runs.discard(run_id)
+
+    def abort(self, run_id: str) -> None:
+        self._runs.discard(run_id)
+
+    def parse_schema(self, spark: SparkSession) -> StructType:
+        """The schema in Spark's terms."""
+        from pyspark.errors import PySparkException
+
+        try:
+            # The one way to read a schema that both kinds of session have.
+            return spark.createDataFrame([], self.schema).schema
+        except PySparkException as error:
+            said = str(error).strip().splitlines()[0]
+            raise InvalidArgumentError(
+                f"{self.name}: schema={self.schema!r} is not one that Spark knows: {said}"
+            ) from error
+
+    def write(self, frame: DataFrame) -> None:
+        """Let the user's function write the items."""
+        assert self._writer is not None
+        self._writer(frame)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def frame_sink(vertex: Vertex) -> FrameSink | None:
+    """The sink of the vertex, if it makes a DataFrame."""
+    sink = vertex.hook._sink if isinstance(vertex.hook, SinkHook) else None
+    return sink if isinstance(sink, FrameSink) else None
+
+
+def arrow_columns(schema: StructType) -> pa.StructType:
+    """The columns in Arrow's terms."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return pa.struct(list(to_arrow_schema(schema, timezone="UTC")))
+
+
+class FrameWriter(Processor):
+    """Turns items into rows of a DataFrame, a record batch at a time."""
+
+    def __init__(self, output: TaskOutput, channel: int, columns: pa.StructType) -> None:
+        self._output = output
+        self._channel = channel
+        self._shape = FrameRows(columns)
+        self._buffer: list[Any] = []
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        self.is_waiting = self._output.is_congested
+        if self.is_waiting:
+            return
+        self._buffer += inbox.take()
+        if len(self._buffer) >= FRAME_ROWS:
+            self._send()
+
+    def complete(self) -> bool:
+        if self._output.is_congested:
+            return False
+        if self._buffer:
+            self._send()
+        return True
+
+    def _send(self) -> None:
+        items, self._buffer = self._buffer, []
+        try:
+            rows = self._shape.array(items)
+        except Exception:
+            for item in items:
+                try:
+                    self._shape.array([item])
+                except Exception as error:
+                    raise ItemFailedError(item, self.context.vertex_name) from error
+            raise
+        self._output.add_frame(self._channel, rows)
+
+
+class FrameRows:
+    """Items as rows with given columns.
+
+    A mapping, a dataclass, a named tuple and a ``Row`` with names go by the names of the columns; a
+    missing one is null. A plain tuple or list goes by position. Anything else is a row of one
+    column.
+    """
+
+    def __init__(self, columns: pa.StructType) -> None:
+        self._fields = list(columns)
+        self._names = [field.name for field in self._fields]
+        self._converters = [_converter(field.type) for field in self._fields]
+        self._getters: dict[Any, Callable[[Any], Row]] = {}
+
+    def array(self, items: Sequence[Any]) -> pa.StructArray:
+        """The items; raises `BadRecordError` if one does not fit."""
+        import pyarrow as pa
+
+        rows = [self.row(item) for item in items]
+        arrays = []
+        for i, field in enumerate(self._fields):
+            values = [row[i] for row in rows]
+            convert = self._converters[i]
+            try:
+                if convert is not None:
+                    values = [None if v is None else convert(v) for v in values]
+                array = pa.array(values, field.type)
+            except (pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError) as e:
+                raise BadRecordError(
+                    f"column {field.name!r} is {field.type}, and cannot take "
+                    f"{shorten(values[0], 60) if len(values) == 1 else 'a value'}: {e}"
+                ) from e
+            if array.null_count and not field.nullable:
+                raise BadRecordError(f"column {field.name!r} takes no null, and the item has it")
+            arrays.append(array)
+        return pa.StructArray.from_arrays(arrays, fields=self._fields)
+
+    def row(self, item: Any) -> Row:
+        kind = type(item)
+        get = self._getters.get(kind)
+        if get is None:
+            get = self._getters[kind] = self._getter(item)
+        row = get(item)
+        if len(row) != len(self._names):
+            raise BadRecordError(
+                f"the item has {len(row)} columns, and the schema {len(self._names)}: "
+                f"{', '.join(self._names)}"
+            )
+        return row
+
+    def _getter(self, item: Any) -> Callable[[Any], Row]:
+        if isinstance(item, Mapping):
+            return self._from_mapping
+        if dataclasses.is_dataclass(item):
+            return self._by_attribute([field.name for field in dataclasses.fields(item)])
+        if isinstance(item, tuple) and hasattr(item, "__fields__"):
+            # A Row: its names are those of the instance, not of the class.
+            return lambda row: self._from_mapping(row.asDict()) if row.__fields__ else row
+        if isinstance(item, tuple) and hasattr(item, "_fields"):
+            return self._by_attribute(list(item._fields))
+        if isinstance(item, tuple | list):
+            return _itself
+        return _single
+
+    def _by_attribute(self, names: list[str]) -> Callable[[Any], Row]:
+        unknown = [name for name in names if name not in self._names]
+        if unknown:
+            return self._unknown(unknown[0])
+        present = [name if name in names else None for name in self._names]
+        if None in present or len(names) == 1:
+            return lambda item: [None if n is None else getattr(item, n) for n in present]
+        return attrgetter(*self._names)
+
+    def _from_mapping(self, item: Mapping[Any, Any]) -> Row:
+        names = self._names
+        if len(item) == len(names):
+            try:
+                return itemgetter(*names)(item) if len(names) > 1 else (item[names[0]],)
+            except KeyError:
+                pass
+        for key in item:
+            if key not in names:
+                self._unknown(key)(item)
+        return [item.get(name) for name in names]
+
+    def _unknown(self, name: Any) -> Callable[[Any], Row]:
+        def refuse(item: Any) -> Row:
+            raise BadRecordError(
+                f"the item has {name!r}, which is not among the columns of the schema: "
+                f"{', '.join(self._names)}"
+            )
+
+        return refuse
+
+
+def _itself(item: Row) -> Row:
+    return item
+
+
+def _single(item: Any) -> Row:
+    return (item,)
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What turns a value into one that Arrow takes for this type; ``None`` if any does."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        # As Spark has it: without a zone it is meant to be local time.
+        return None if kind.tz is None else lambda value: value.astimezone(UTC)
+    if pa.types.is_map(kind):
+        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        return lambda value: [(_convert(key, k), _convert(item, v)) for k, v in value.items()]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        element = _converter(kind.value_type)
+        return None if element is None else lambda value: [_convert(element, v) for v in value]
+    if pa.types.is_struct(kind):
+        shape = FrameRows(kind)
+        return lambda value: {
+            field.name: _convert(convert, v)
+            for field, convert, v in zip(
+                shape._fields, shape._converters, shape.row(value), strict=True
+            )
+        }
+    return None
+
+
+def _convert(convert: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)

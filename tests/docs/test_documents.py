@@ -1,0 +1,133 @@
+"""The documents are true: their Python runs, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from jetlet.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ON_SPARK = ("README.md", "spark.md")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def documents():
+    for file in DOCUMENTS:
+        marks = [pytest.mark.spark] if file.name in ON_SPARK else []
+        yield pytest.param(file, id=file.name, marks=marks)
+
+
+def program(document):
+    """All Python of a document as one program, each line where it is in the document."""
+    text = document.read_text(encoding="utf-8")
+    lines = [""] * (text.count("\n") + 1)
+    for block in BLOCK.finditer(text):
+        if block[1] == "python":
+            first = text.count("\n", 0, block.start(2))
+            code = block[2].splitlines()
+            lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("document", [*documents()])
+def test_python_of_a_document_runs(document, tmp_path):
+    shutil.copytree(ROOT / "examples" / "data" / "books", tmp_path / "books")
+    script = tmp_path / f"{document.stem}.py"
+    script.write_text(program(document), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_documents_marked_so_start_spark():
+    starts = re.compile(r"\.run\(\)|on=\"spark\"|SparkEngine\(")
+    found = {file.name for file in DOCUMENTS if starts.search(program(file))}
+    assert found <= set(ON_SPARK)
+
+
+# --- Commands -------------------------------------------------------------------------------
+
+
+def commands():
+    """Lines of shell blocks, without their comments."""
+    for file in DOCUMENTS:
+        for block in BLOCK.finditer(file.read_text(encoding="utf-8")):
+            if block[1] in ("bash", "sh"):
+                for line in block[2].splitlines():
+                    words = shlex.split(line.removeprefix("$ "), comments=True)
+                    if words:
+                        yield pytest.param(words, id=f"{file.name}: {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", [*commands()])
+def test_command_exists(words):
+    match words:
+        case ["make", target, *_]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case ["jetlet", "--version"]:
+            pass
+        case ["jetlet", name, *arguments]:
+            command = main.get_command(main.make_context("jetlet", [name]), name)
+            assert command is not None
+            command.make_context(name, arguments)  # parses, and runs nothing
+        case ["pip", "install", *targets]:
+            project = (ROOT / "pyproject.toml").read_text()
+            for extra in re.findall(r"\[(.+?)\]", " ".join(targets)):
+                for each in extra.split(","):
+                    assert re.search(rf"^{each} = \[", project, re.MULTILINE)
+        case ["python", script, *_]:
+            assert Path(script).name == "word_count.py" or (ROOT / script).is_file()
+        case _:
+            pytest.fail(f"say here how to check {words}")
+
+
+# --- Links ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, ROOT / "examples" / "data" / "README.md"], ids=lambda file: file.name
+)
+def test_links_lead_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert "://" not in target, "documents stand for themselves"
+        path, _, anchor = target.partition("#")
+        file = document.parent / path if path else document
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, target
+
+
+def test_readme_leads_to_every_document():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for document in (ROOT / "docs").iterdir():
+        assert f"(docs/{document.name})" in readme
+
+
+def test_drawing_is_well_formed_and_has_a_dark_form():
+    drawing = ROOT / "docs" / "engine.svg"
+    root = ET.parse(drawing).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    style = root.find("{http://www.w3.org/2000/svg}style").text
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    used = {element.get("class") for element in root.iter() if element.get("class")}
+    for name in used:
+        assert re.search(rf"\.{name}\b", light), f"class {name} has no style"
+    assert "fill: #0d1117" in dark

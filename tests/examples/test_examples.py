@@ -1,0 +1,215 @@
+"""Each example gives what a plain Python program gives that was written without it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from jetlet import sinks
+from jetlet.testing import verify_processor
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DATA = EXAMPLES / "data"
+NAMES = ("access_log", "custom_processor", "enrich", "orders", "word_count")
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+def on(request):
+    """The engine. All tests on Spark share a session: run(on="spark") joins the active one."""
+    if request.param == "embedded":
+        yield "embedded"
+        return
+    from jetlet import SparkEngine
+
+    with SparkEngine(master="local[2]"):
+        yield "spark"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Import an example anew, in an empty directory, since some write files."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(file):
+        name = f"example_{file.stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        # As for a script, and so that pickle finds it.
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return lambda name: load(EXAMPLES / f"{name}.py")
+
+
+def dead_letters(directory):
+    parts = sorted(Path(directory).glob("part-*.jsonl"))
+    return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+def words_of(book):
+    return re.findall(r"\w+", (DATA / "books" / book).read_text().lower())
+
+
+# --- The results ----------------------------------------------------------------------------
+
+
+def test_word_count(load, on, capsys):
+    example = load("word_count")
+    counts = sinks.collect()
+    example.counts.write_to(counts)
+    example.p.run(on=on)
+
+    expected = Counter()
+    for book in (DATA / "books").glob("*.txt"):
+        expected.update(words_of(book))
+    assert expected.total() > 100_000
+    assert Counter(dict(counts.items)) == expected
+    assert len(counts.items) == len(expected)
+    shown = re.findall(r"^ +\d+  (\w+) +([\d,]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert [(w, int(n.replace(",", ""))) for w, n in shown] == expected.most_common(10)
+
+
+def test_access_log(load, on, capsys):
+    example = load("access_log")
+    pages = sinks.collect()
+    example.pages.write_to(pages)
+    example.p.run(on=on)
+
+    requests, hosts, sizes, damaged = Counter(), defaultdict(set), Counter(), []
+    for line in gzip.decompress((DATA / "access.log.gz").read_bytes()).decode().splitlines():
+        fields = line.split('"')
+        if len(fields) != 7 or not fields[1].endswith(" HTTP/1.1"):
+            damaged.append(line)
+            continue
+        page = fields[1].split()[1].split("?")[0]
+        status, size = fields[2].split()
+        if int(status) < 400:
+            requests[page] += 1
+            hosts[page].add(line.split()[0])
+            sizes[page] += int(size.replace("-", "0"))
+    assert dict(pages.items) == {page: (requests[page], hosts[page], sizes[page]) for page in hosts}
+    assert len(pages.items) == len(requests)
+
+    letters = dead_letters("out/access-log/damaged")
+    assert Counter(letter["item"] for letter in letters) == Counter(damaged)
+    assert {letter["error_type"] for letter in letters} == {"ValueError"}
+    assert 100 < len(damaged) < 300
+
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    busiest = sorted(requests, key=lambda page: (-requests[page], page))[:10]
+    assert [row[3] for row in shown[1:]] == busiest
+    assert [int(row[1].replace(",", "")) for row in shown[1:]] == [len(hosts[p]) for p in busiest]
+
+
+def test_orders(load, on, capsys):
+    load("orders").p.run(on=on)
+
+    with (DATA / "customers.csv").open(newline="") as file:
+        countries = {row["id"]: row["country"] for row in csv.DictReader(file)}
+    amounts = defaultdict(list)
+    with (DATA / "orders.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            country = countries.get(row["customer_id"], "unknown")
+            amounts[country].append(Decimal(row["amount"]))
+    expected = sorted(
+        ([c, str(len(a)), str(sum(a)), str(max(a))] for c, a in amounts.items()),
+        key=lambda row: -Decimal(row[2]),
+    )
+    assert "unknown" in amounts
+    (part,) = Path("out/orders").glob("part-*.csv")
+    with part.open(newline="") as file:
+        assert list(csv.reader(file)) == [["country", "orders", "amount", "biggest"], *expected]
+    shown = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines()]
+    assert shown == [row[:3] for row in expected]
+
+
+def test_enrich(load, on, capsys):
+    example = load("enrich")
+    example.pipeline().run(on=on)
+
+    celsius = defaultdict(list)
+    unknown = Counter()
+    for number in range(1000):
+        sensor = number % 300
+        if sensor >= 290:
+            unknown[sensor] += 1
+        else:
+            room = ("attic", "cellar", "kitchen", "study")[sensor % 4]
+            celsius[room].append(10 + number % 25)
+    shown = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [[room, f"{sum(c) / len(c):.2f}"] for room, c in sorted(celsius.items())]
+    letters = dead_letters("out/enrich/unknown")
+    assert Counter(letter["item"]["sensor"] for letter in letters) == unknown
+    assert all("the server says 404" in letter["error"] for letter in letters)
+
+
+def test_custom_processor(load, on, capsys):
+    load("custom_processor").p.run(on=on)
+
+    text = (DATA / "books" / "alice-in-wonderland.txt").read_text()
+    expected = sorted(Counter(map(len, text.split())).items())
+    shown = re.findall(r"(\d+) letters: +([\d,]+) words", capsys.readouterr().out)
+    assert [(int(n), int(count.replace(",", ""))) for n, count in shown] == expected
+
+
+def test_custom_processor_keeps_the_contract(load):
+    verify_processor(
+        load("custom_processor").CountByLength,
+        input=["a", "bc", "d", "ef", "g"],
+        expect_output=[(1, 3), (2, 2)],
+        order_matters=False,
+        snapshots=False,
+    )
+
+
+# --- The ways to start them -----------------------------------------------------------------
+
+
+def output_of(*command, cwd):
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_as_a_script_and_by_the_command(name, tmp_path):
+    file = EXAMPLES / f"{name}.py"
+    script = output_of(sys.executable, file, "--on", "embedded", cwd=tmp_path)
+    command = output_of(
+        sys.executable, "-m", "jetlet", "run", file, "--on", "embedded", "--quiet", cwd=tmp_path
+    )
+    assert script
+    assert command == script
+
+
+@pytest.mark.spark
+def test_script_runs_on_spark_and_says_nothing_else(tmp_path):
+    file = EXAMPLES / "word_count.py"
+    on_spark = output_of(sys.executable, file, cwd=tmp_path)
+    assert on_spark == output_of(sys.executable, file, "--on", "embedded", cwd=tmp_path)
+
+
+def test_every_example_is_tested():
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(NAMES)
+
+
+def test_invented_data_is_what_the_script_makes(load):
+    make_data = load("data/make_data")
+    log = gzip.decompress((DATA / "access.log.gz").read_bytes()).decode()
+    assert make_data.access_log() == log
+    customers, orders = make_data.shop()
+    assert (DATA / "customers.csv").read_text() == customers
+    assert (DATA / "orders.csv").read_text() == orders

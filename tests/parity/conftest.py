@@ -1,0 +1,86 @@
+"""One suite, every engine: a test that asks for ``engine`` runs on each of those listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from jetlet import EmbeddedEngine, Job, JobConfig, Pipeline
+
+JOIN_TIMEOUT = 90
+"""Less than the test's own, so that a job that hangs fails its test and not the whole run."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """An engine under test."""
+
+    name: str
+    make: Callable[[], Any]
+    config: JobConfig
+
+
+def _spark() -> Any:
+    from jetlet import SparkEngine
+
+    return SparkEngine(master="local[2]")
+
+
+HOSTS = [
+    Host("embedded-1", lambda: EmbeddedEngine(workers=1), JobConfig()),
+    Host("embedded-2", lambda: EmbeddedEngine(workers=2), JobConfig(default_parallelism=2)),
+    Host("spark-local", _spark, JobConfig()),
+]
+
+
+class EngineUnderTest:
+    """Runs pipelines to their end on one engine."""
+
+    def __init__(self, host: Host, engine: Any) -> None:
+        self.name = host.name
+        self._engine = engine
+        self._config = host.config
+
+    @property
+    def is_spark(self) -> bool:
+        return self.name.startswith("spark")
+
+    def submit(self, pipeline: Pipeline) -> Job:
+        job: Job = self._engine.submit(pipeline, self._config)
+        return job
+
+    def run(self, pipeline: Pipeline) -> Job:
+        """Run to the end; raise what the job raises."""
+        job = self.submit(pipeline)
+        job.join(JOIN_TIMEOUT)
+        return job
+
+
+@pytest.fixture(scope="session")
+def hosts() -> Iterator[Callable[[Host], EngineUnderTest]]:
+    """Engines, each started when it is first asked for and shared by the whole session."""
+    started: dict[str, EngineUnderTest] = {}
+    with ExitStack() as stack:
+
+        def get(host: Host) -> EngineUnderTest:
+            if host.name not in started:
+                started[host.name] = EngineUnderTest(host, stack.enter_context(host.make()))
+            return started[host.name]
+
+        yield get
+
+
+def _mark(host: Host) -> Any:
+    marks = [pytest.mark.spark] if host.name.startswith("spark") else []
+    return pytest.param(host, id=host.name, marks=marks)
+
+
+@pytest.fixture(params=[_mark(host) for host in HOSTS])
+def engine(
+    request: pytest.FixtureRequest, hosts: Callable[[Host], EngineUnderTest]
+) -> EngineUnderTest:
+    return hosts(request.param)

@@ -1,0 +1,104 @@
+"""Coroutines per item, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jetlet import Pipeline, sinks, sources
+from jetlet.errors import JobFailedError
+
+NUMBERS = range(500)
+
+
+def bag(items):
+    return sorted(map(repr, items))
+
+
+async def negate(x):
+    # Later items overtake earlier ones.
+    await asyncio.sleep(0.0002 * (x % 7))
+    return -x
+
+
+async def spread(x):
+    await asyncio.sleep(0)
+    return [x] * (x % 3)
+
+
+async def generate(x):
+    for _ in range(x % 3):
+        await asyncio.sleep(0)
+        yield x
+
+
+async def hang_on_multiples_of_50(x):
+    if x % 50 == 0:
+        await asyncio.sleep(60)
+    return x
+
+
+def one_partition(numbers):
+    """A source whose items are in one order."""
+    return sources.batch("one", lambda split: iter(numbers), splits=[0])
+
+
+def test_results_of_coroutines_in_order_and_as_they_come(engine):
+    p = Pipeline("async", preserve_order=True)
+    numbers = p.read_from(one_partition(NUMBERS))
+    ordered, few, flat, generated = (sinks.collect() for _ in range(4))
+    numbers.map_async(negate).write_to(ordered)
+    numbers.map_async(negate, max_concurrency=3, name="three at a time").write_to(few)
+    numbers.flat_map_async(spread).write_to(flat)
+    numbers.flat_map_async(generate, max_concurrency=20, local_parallelism=2).write_to(generated)
+    unordered = Pipeline("unordered")
+    any_order, flat_any_order = sinks.collect(), sinks.collect()
+    given = unordered.read_from(sources.items(NUMBERS))
+    given.map_async(negate, ordered=False, max_concurrency=50).write_to(any_order)
+    given.flat_map_async(spread, ordered=False).write_to(flat_any_order)
+
+    engine.run(p)
+    engine.run(unordered)
+
+    repeated = [x for x in NUMBERS for _ in range(x % 3)]
+    assert ordered.items == few.items == [-x for x in NUMBERS]
+    assert flat.items == generated.items == repeated
+    assert bag(any_order.items) == bag(-x for x in NUMBERS)
+    assert bag(flat_any_order.items) == bag(repeated)
+
+
+def test_timeouts_and_retries(engine):
+    attempts = {}  # of the process that runs the coroutines
+
+    async def fail_twice(x):
+        attempts[x] = attempts.get(x, 0) + 1
+        if attempts[x] < 3:
+            raise ConnectionError("try again")
+        return x
+
+    p = Pipeline("retries")
+    numbers = p.read_from(sources.items(NUMBERS))
+    retried, late, letters = sinks.collect(), sinks.collect(), sinks.collect()
+    numbers.map_async(fail_twice, retries=2, backoff=0.0001).write_to(retried)
+    numbers.map_async(hang_on_multiples_of_50, timeout=0.05, on_error=letters).write_to(late)
+
+    engine.run(p)
+
+    assert bag(retried.items) == bag(NUMBERS)
+    assert bag(late.items) == bag(x for x in NUMBERS if x % 50)
+    assert sorted(letter.item for letter in letters.items) == list(range(0, 500, 50))
+    assert {letter.error_type for letter in letters.items} == {"TimeoutError"}
+
+
+def test_timeout_fails_the_job_by_default(engine):
+    p = Pipeline("late")
+    p.read_from(sources.items([7])).map_async(lambda x: asyncio.sleep(60), timeout=0.01).write_to(
+        sinks.collect()
+    )
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert caught.value.item == "7"
+    assert isinstance(caught.value.__cause__, TimeoutError)

@@ -1,0 +1,359 @@
+"""What happens to items on which user code fails, on every engine and in every kind of stage."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from jetlet import DeadLetter, JobStatus, Pipeline, agg, service, sinks, sources
+from jetlet.errors import JobFailedError, UnpicklableFunctionError, UnstableKeyError
+
+NUMBERS = range(60)
+BAD = [x for x in NUMBERS if x % 20 == 7]
+GOOD = [x for x in NUMBERS if x % 20 != 7]
+
+
+def bag(items):
+    return sorted(map(repr, items))
+
+
+def check(x):
+    """Fails on the bad ones."""
+    if x % 20 == 7:
+        raise ValueError(f"bad {x}")
+    return x
+
+
+def check_lazily(x):
+    yield x
+    yield check(x)
+
+
+async def check_async(x):
+    return check(x)
+
+
+async def check_async_flat(x):
+    yield check(x)
+
+
+def check_all(items):
+    return [check(x) for x in items]
+
+
+class Ambiguous:
+    """What a filter may be given instead of a truth value."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __bool__(self):
+        return bool(check(self.x)) or True
+
+
+MAKER = service(lambda context: check)
+
+STAGES = {
+    "map": lambda s, e: s.map(check, on_error=e),
+    "filter": lambda s, e: s.filter(lambda x: check(x) >= 0, on_error=e),
+    "filter-truth": lambda s, e: s.filter(Ambiguous, on_error=e),
+    "flat-map": lambda s, e: s.flat_map(lambda x: [check(x)], on_error=e),
+    "flat-map-lazy": lambda s, e: s.flat_map(check_lazily, on_error=e).filter(lambda x: True),
+    "first": lambda s, e: s.map(check, on_error=e).filter(lambda x: x >= 0).map(abs),
+    "middle": lambda s, e: s.map(abs).map(check, on_error=e).flat_map(lambda x: [x]),
+    "last": lambda s, e: s.flat_map(lambda x: [x]).filter(lambda x: x >= 0).map(check, on_error=e),
+    "service-map": lambda s, e: s.map_using_service(MAKER, lambda f, x: f(x), on_error=e),
+    "service-filter": lambda s, e: s.filter_using_service(
+        MAKER, lambda f, x: f(x) >= 0, on_error=e
+    ),
+    "service-flat-map": lambda s, e: s.flat_map_using_service(
+        MAKER, lambda f, x: [f(x)], on_error=e
+    ),
+    "async": lambda s, e: s.map_async(check_async, on_error=e),
+    "async-unordered": lambda s, e: s.map_async(check_async, ordered=False, on_error=e),
+    "async-flat": lambda s, e: s.flat_map_async(check_async_flat, on_error=e),
+    "async-retried": lambda s, e: s.map_async(check_async, retries=1, backoff=0.001, on_error=e),
+    "batched": lambda s, e: s.map_batched(check_all, max_batch=1, on_error=e),
+    "stateful": lambda s, e: s.map_stateful(list, lambda state, x: check(x), on_error=e),
+    "stateful-filter": lambda s, e: s.filter_stateful(
+        list, lambda state, x: check(x) >= 0, on_error=e
+    ),
+    "stateful-keyed": lambda s, e: s.grouping_key(lambda x: x % 5).flat_map_stateful(
+        list, lambda state, key, x: [check(x)], on_error=e
+    ),
+    "stateful-key-fn": lambda s, e: s.grouping_key(check).map_stateful(
+        list, lambda state, key, x: x, on_error=e
+    ),
+    "stateful-unstable-key": lambda s, e: s.grouping_key(
+        lambda x: [x] if x in BAD else x
+    ).map_stateful(list, lambda state, key, x: x, on_error=e),
+    "rolling": lambda s, e: s.rolling_aggregate(agg.mapping(check, agg.counting()), on_error=e).map(
+        lambda count: GOOD[count - 1]
+    ),
+    "rolling-key-fn": lambda s, e: (
+        s.grouping_key(check)
+        .rolling_aggregate(agg.counting(), on_error=e)
+        .map(lambda entry: entry[0])
+    ),
+    "distinct": lambda s, e: s.grouping_key(check).distinct(on_error=e),
+    "sort": lambda s, e: s.sort(check, on_error=e),
+    "join-probe": lambda s, e: s.hash_join(s, check, lambda y: y, on_error=e).map(
+        lambda pair: pair[0]
+    ),
+    "join-output": lambda s, e: s.hash_join(
+        s, lambda x: x, lambda y: y, to_output=lambda x, y: check(x), on_error=e
+    ),
+    "join-build": lambda s, e: s.inner_hash_join(s, lambda x: x, check, on_error=e).map(
+        lambda pair: pair[0]
+    ),
+}
+TWICE = {"flat-map-lazy"}
+"""Emit every good item twice."""
+UNSTABLE = {"stateful-unstable-key"}
+
+
+def make_pipeline(kinds, on_error):
+    p = Pipeline("bad-records")
+    numbers = p.read_from(sources.items(NUMBERS))
+    out = {kind: sinks.collect(name=f"{kind} results") for kind in kinds}
+    for kind, sink in out.items():
+        STAGES[kind](numbers, on_error(kind)).write_to(sink)
+    return p, out
+
+
+def results(kind):
+    return bag(GOOD * 2 if kind in TWICE else GOOD)
+
+
+def test_skipped_items_are_counted_and_all_others_pass(engine):
+    p, out = make_pipeline(STAGES, lambda kind: "skip")
+
+    job = engine.run(p)
+
+    assert {kind: bag(sink.items) for kind, sink in out.items()} == {
+        kind: results(kind) for kind in STAGES
+    }
+    skipped = sum(vertex.counters.get("skipped", 0) for vertex in job.metrics().values())
+    assert skipped == len(BAD) * len(STAGES)
+
+
+def test_dead_letters_carry_item_stage_and_error(engine):
+    letters = {kind: sinks.collect(name=f"{kind} letters") for kind in STAGES}
+    p, out = make_pipeline(STAGES, lambda kind: letters[kind])
+
+    job = engine.run(p)
+
+    assert {kind: bag(sink.items) for kind, sink in out.items()} == {
+        kind: results(kind) for kind in STAGES
+    }
+    for kind, sink in letters.items():
+        assert sorted(letter.item for letter in sink.items) == BAD, kind
+        assert all(isinstance(letter, DeadLetter) for letter in sink.items)
+        if kind not in UNSTABLE:
+            assert {(letter.error_type, letter.error) for letter in sink.items} == {
+                ("ValueError", f"bad {x}") for x in BAD
+            }, kind
+    assert {letter.error_type for letter in letters["stateful-unstable-key"].items} == {
+        "UnstableKeyError"
+    }
+    # The stage is named as the user knows it, not as the vertex that it became a part of.
+    assert {letter.stage for letter in letters["stateful-key-fn"].items} == {"map-stateful-2"}
+    assert {letter.stage for letter in letters["sort"].items} == {"sort"}
+    counted = sum(vertex.counters.get("dead_letters", 0) for vertex in job.metrics().values())
+    assert counted == len(BAD) * len(STAGES)
+
+
+def test_several_stages_share_a_dead_letter_sink_that_gets_ordinary_items_too(engine):
+    p = Pipeline("shared-letters")
+    letters, out = sinks.collect(name="letters"), sinks.collect()
+    numbers = p.read_from(sources.items(NUMBERS))
+    (
+        numbers.map(check, on_error=letters, name="one")
+        .map(lambda x: check(x + 1), on_error=letters, name="two")
+        .rebalance()
+        .map(lambda x: check(x - 2), on_error=letters, name="three")
+        .write_to(out)
+    )
+    numbers.filter(lambda x: x < 3).write_to(letters)
+
+    engine.run(p)
+
+    stages = [x if isinstance(x, int) else (x.stage, x.item) for x in letters.items]
+    assert bag(stages) == bag(
+        [0, 1, 2]
+        + [("one", x) for x in (7, 27, 47)]
+        + [("two", x) for x in (6, 26, 46)]
+        + [("three", x) for x in (9, 29, 49)]
+    )
+    assert bag(out.items) == bag(x - 1 for x in NUMBERS if x % 20 not in (6, 7, 8))
+
+
+def test_a_failed_batch_is_rejected_item_by_item(engine):
+    p = Pipeline("bad-batch")
+    letters, out = sinks.collect(name="letters"), sinks.collect()
+    p.read_from(sources.items(range(10))).map_batched(
+        lambda items: [1 // (len(items) - 10)], 10, on_error=letters
+    ).write_to(out)
+
+    engine.run(p)
+
+    if letters.items:  # one batch of ten; engines may make smaller ones
+        assert sorted(letter.item for letter in letters.items) == list(range(10))
+    assert len(letters.items) in (0, 10)
+
+
+# --- Failing --------------------------------------------------------------------------------
+
+ON_SPARK = {"map", "last", "async", "stateful-key-fn"}
+"""A failed job takes a second there, and what fails in these ways is the same code anyway."""
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_failure_names_vertex_stage_item_and_cause(engine, kind):
+    if engine.is_spark and kind not in ON_SPARK:
+        pytest.skip("the same code as on the embedded engine")
+    p, _ = make_pipeline([kind], lambda kind: "fail")
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    error = caught.value
+    first = str(error).splitlines()[0]
+    assert first.startswith("job 'bad-records' failed in vertex ")
+    assert error.vertex is not None and repr(error.vertex) in first
+    assert error.item in {str(x) for x in BAD}
+    assert f"on item {error.item}: " in first
+    expected = UnstableKeyError if kind in UNSTABLE else ValueError
+    assert isinstance(error.__cause__, expected)
+    assert f"{expected.__name__}: " in first
+
+
+def test_fused_failure_names_the_stage_among_several(engine):
+    p = Pipeline("fused")
+    p.read_from(sources.items([3, 27])).map(abs, name="absolute").map(check, name="check").filter(
+        bool, name="some"
+    ).write_to(sinks.noop())
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert str(caught.value) == (
+        "job 'fused' failed in vertex 'fused(absolute, check, some)' (stage 'check') on item 27: "
+        "ValueError: bad 27"
+    )
+    assert caught.value.vertex == "fused(absolute, check, some)"
+
+
+def test_long_items_are_shortened(engine):
+    p = Pipeline("long")
+    p.read_from(sources.items(["x" * 5000])).map(int).write_to(sinks.noop())
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert len(caught.value.item) <= 120 and caught.value.item.startswith("'xxx")
+    assert f"on item {caught.value.item}" in str(caught.value)
+
+
+def test_aggregation_failures_name_the_item(engine):
+    words = ["a", "b", None, "c"]
+    stages = {
+        "global": lambda s: s.aggregate(agg.summing(len)),
+        "keyed": lambda s: s.grouping_key(lambda w: 0).aggregate(agg.summing(len)),
+        "key-fn": lambda s: s.grouping_key(len).aggregate(agg.counting()),
+        "one-stage": lambda s: s.grouping_key(lambda w: 0).aggregate(
+            agg.of(create=int, accumulate=lambda acc, w: acc + len(w))
+        ),
+        "co-aggregated": lambda s: s.aggregate2(agg.counting(), s, agg.summing(len)),
+    }
+    for kind, stage in stages.items():
+        if engine.is_spark and kind != "keyed":
+            continue
+        p = Pipeline(kind)
+        stage(p.read_from(sources.items(words))).write_to(sinks.collect())
+
+        with pytest.raises(JobFailedError) as caught:
+            engine.run(p)
+
+        assert caught.value.item == "None", kind
+        assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_traceback_of_the_cause_ends_in_the_users_function(engine):
+    p = Pipeline("traceback")
+    p.read_from(sources.items([7])).map(abs).map(check).write_to(sinks.noop())
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    if not engine.is_spark:  # a remote traceback is in the log only
+        frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
+        assert frames[-1].name == "check"
+        assert frames[-1].filename == __file__
+        assert frames[-1].line == 'raise ValueError(f"bad {x}")'
+        assert frames[-2].line == "out.append(f1(x1))"  # the generated code has lines, too
+
+
+def test_failed_job_keeps_its_status_and_leaves_no_output(engine, tmp_path):
+    p = Pipeline("no-output")
+    p.read_from(sources.items(range(5000))).map(lambda x: 1 // (4999 - x)).write_to(
+        sinks.text(tmp_path / "out")
+    )
+    job = engine.submit(p)
+
+    with pytest.raises(JobFailedError):
+        job.join(60)
+
+    assert job.status is JobStatus.FAILED
+    assert isinstance(job.error, JobFailedError)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_failing_client_sink_fails_the_job(engine):
+    def refuse(item):
+        raise RuntimeError("not at home")
+
+    p = Pipeline("client")
+    p.read_from(sources.items([1, 2, 3])).write_to(sinks.client(refuse, name="door"))
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert caught.value.vertex == "door"
+    assert "RuntimeError: not at home" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", [list, lambda x: object(), lambda x: float("nan")], ids=["list", "object", "nan"]
+)
+def test_unstable_keys_fail_on_every_engine(engine, key):
+    def key_fn(x):
+        return key([x]) if x == 500 else x
+
+    p = Pipeline("unstable")
+    p.read_from(sources.items(range(1000))).grouping_key(key_fn).aggregate(agg.counting()).write_to(
+        sinks.collect()
+    )
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert isinstance(caught.value.__cause__, UnstableKeyError)
+    assert caught.value.item is not None
+
+
+def test_unpicklable_function_is_refused_where_it_would_have_to_travel(engine):
+    with Path(__file__).open() as file:
+        p = Pipeline("unpicklable")
+        out = sinks.collect()
+        p.read_from(sources.items([1])).map(lambda x: (x, file.name), name="attach").write_to(out)
+        if not engine.is_spark:
+            engine.run(p)
+            assert out.items == [(1, __file__)]
+            return
+        with pytest.raises(UnpicklableFunctionError) as caught:
+            engine.submit(p)
+    assert "stage 'attach'" in str(caught.value)
+    assert ".map_using_service(jetlet.service(" in str(caught.value)

@@ -1,0 +1,113 @@
+"""Stages with state, rolling aggregates and distinct, on every engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from jetlet import Pipeline, agg, sinks, sources, whole_item
+
+NUMBERS = range(1200)
+
+
+def bag(items):
+    return sorted(map(repr, items))
+
+
+def collectors(names):
+    return {name: sinks.collect(name=name) for name in names.split()}
+
+
+class Box:
+    def __init__(self):
+        self.value = 0
+
+    def add(self, x):
+        self.value += x
+        return self.value
+
+
+def running_totals(items):
+    box = Box()
+    return [box.add(x) for x in items]
+
+
+def every_third(box, *key_and_item):
+    return box.add(1) % 3 == 0
+
+
+def test_one_state_for_all_items(engine):
+    p = Pipeline("global-state", preserve_order=True)
+    numbers = p.read_from(sources.batch("one", lambda split: iter(NUMBERS), splits=[0]))
+    out = collectors("map filter flat rolling")
+    numbers.map_stateful(Box, Box.add).write_to(out["map"])
+    numbers.filter_stateful(Box, every_third, name="thirds").write_to(out["filter"])
+    numbers.flat_map_stateful(Box, lambda box, x: [x, box.add(x)][x % 2 :]).write_to(out["flat"])
+    # The order goes on through the stages behind.
+    numbers.rolling_aggregate(agg.summing()).map(lambda x: x).map_batched(list).write_to(
+        out["rolling"]
+    )
+
+    engine.run(p)
+
+    box = Box()
+    assert out["map"].items == out["rolling"].items == running_totals(NUMBERS)
+    assert out["filter"].items == list(range(2, 1200, 3))
+    assert out["flat"].items == [y for x in NUMBERS for y in [x, box.add(x)][x % 2 :]]
+
+
+def test_a_state_per_key(engine):
+    p = Pipeline("keyed-state", preserve_order=True)
+    numbers = p.read_from(sources.batch("one", lambda split: iter(NUMBERS), splits=[0]))
+    keyed = numbers.grouping_key(lambda x: x % 7)
+    out = collectors("map filter flat rolling")
+    keyed.map_stateful(Box, lambda box, key, x: (key, box.add(x))).write_to(out["map"])
+    keyed.filter_stateful(Box, every_third, local_parallelism=3).write_to(out["filter"])
+    keyed.flat_map_stateful(
+        Box, lambda box, key, x: [(key, box.add(1))] * key, name="repeat"
+    ).write_to(out["flat"])
+    # Per key, the order goes on through the stages behind.
+    keyed.rolling_aggregate(agg.summing()).map(lambda x: x).map_batched(list).write_to(
+        out["rolling"]
+    )
+
+    engine.run(p)
+
+    groups = {key: [x for x in NUMBERS if x % 7 == key] for key in range(7)}
+    for name in ("map", "rolling"):
+        for key, items in groups.items():
+            totals = [total for k, total in out[name].items if k == key]
+            assert totals == running_totals(items), (name, key)
+    assert bag(out["filter"].items) == bag(x for items in groups.values() for x in items[2::3])
+    assert Counter(out["flat"].items) == {
+        (key, count): key for key in range(1, 7) for count in range(1, len(groups[key]) + 1)
+    }
+
+
+def test_distinct_items_and_keys(engine):
+    p = Pipeline("distinct")
+    numbers = p.read_from(sources.items(NUMBERS))
+    items, by_key, kinds = sinks.collect(), sinks.collect(), sinks.collect()
+    numbers.map(lambda x: (x % 10, str(x % 3))).distinct().write_to(items)
+    numbers.grouping_key(lambda x: x % 11).distinct(local_parallelism=2).write_to(by_key)
+    # Keys that are equal are one, whatever their types.
+    numbers.flat_map(lambda x: (x % 5, float(x % 5))).distinct(name="equal").write_to(kinds)
+
+    engine.run(p)
+
+    assert sorted(items.items) == sorted({(x % 10, str(x % 3)) for x in NUMBERS})
+    assert sorted(x % 11 for x in by_key.items) == list(range(11))
+    assert sorted(kinds.items) == [0, 1, 2, 3, 4]
+
+
+def test_states_of_empty_input_and_of_none_keys(engine):
+    p = Pipeline("edge-cases")
+    empty, none_keys = sinks.collect(), sinks.collect()
+    p.read_from(sources.items([])).rolling_aggregate(agg.counting()).write_to(empty)
+    p.read_from(sources.items([None, 1, None])).grouping_key(whole_item).rolling_aggregate(
+        agg.counting()
+    ).write_to(none_keys)
+
+    engine.run(p)
+
+    assert empty.items == []
+    assert bag(none_keys.items) == bag([(None, 1), (1, 1), (None, 2)])

@@ -1,0 +1,184 @@
+"""Fusion and parallelism."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet.processors.fused import MAX_LOOPS
+
+
+def start(**options):
+    p = Pipeline("p", **options)
+    return p, p.read_from(sources.items([1, 2, 3]))
+
+
+def names(p, default=2):
+    return [vertex.name for vertex in p.plan(default_parallelism=default).vertices]
+
+
+class TestFusion:
+    def test_run_of_stateless_stages_is_one_vertex(self):
+        p, stage = start()
+        stage.map(str).filter(bool).flat_map(list).write_to(sinks.collect())
+
+        assert names(p) == ["items-source", "fused(map, filter, flat-map)", "collect-sink"]
+
+    def test_single_stage_keeps_its_name(self):
+        p, stage = start()
+        stage.filter(bool).write_to(sinks.collect())
+
+        assert names(p) == ["items-source", "filter", "collect-sink"]
+
+    def test_second_reader_ends_a_run(self):
+        p, stage = start()
+        mapped = stage.map(str).map(len)
+        mapped.filter(bool).map(abs).write_to(sinks.collect())
+        mapped.write_to(sinks.collect())
+
+        assert names(p) == [
+            "items-source",
+            "fused(map, map-2)",
+            "fused(filter, map-3)",
+            "collect-sink",
+            "collect-sink-2",
+        ]
+
+    def test_stage_that_one_other_reads_twice_is_not_fused_with_it(self):
+        p, stage = start()
+        mapped = stage.map(str)
+        mapped.merge(mapped).map(len).write_to(sinks.collect())
+
+        assert names(p) == ["items-source", "map", "merge", "map-2", "collect-sink"]
+
+    @pytest.mark.parametrize(
+        "between",
+        [
+            lambda s: s.rebalance(),
+            lambda s: s.rebalance(whole_item),
+            lambda s: s.merge(s),
+            lambda s: s.sort(),
+            lambda s: s.map_batched(list),
+            lambda s: s.grouping_key(whole_item).aggregate(agg.counting()),
+        ],
+    )
+    def test_anything_else_between_ends_a_run(self, between):
+        p, stage = start()
+        between(stage.map(str)).map(len).write_to(sinks.collect())
+
+        assert not [name for name in names(p) if name.startswith("fused")]
+
+    def test_explicit_parallelism_must_be_the_same_and_is_kept(self):
+        p, stage = start()
+        (
+            stage.map(str, local_parallelism=3)
+            .map(len, local_parallelism=3)
+            .map(abs, local_parallelism=2)
+            .map(str)
+            .map(len)
+            .write_to(sinks.collect())
+        )
+
+        dag = p.plan(default_parallelism=4)
+
+        assert {v.name: v.parallelism(4) for v in dag.vertices} == {
+            "items-source": 1,
+            "fused(map, map-2)": 3,
+            "map-3": 2,
+            "fused(map-4, map-5)": 4,
+            "collect-sink": 1,
+        }
+
+    def test_same_number_as_the_default_is_still_explicit(self):
+        p, stage = start()
+        stage.map(str, local_parallelism=2).map(len).write_to(sinks.collect())
+
+        assert names(p, default=2) == ["items-source", "map", "map-2", "collect-sink"]
+
+    def test_runs_have_no_more_loops_than_python_nests(self):
+        p, stage = start()
+        for _ in range(MAX_LOOPS + 3):
+            stage = stage.flat_map(lambda x: [x])
+        stage.write_to(sinks.collect())
+
+        first, second = names(p)[1:3]
+
+        assert first.count("flat-map") == MAX_LOOPS
+        assert second.count("flat-map") == 3
+
+    def test_dead_letters_leave_behind_the_ordinary_edges(self):
+        p, stage = start()
+        letters, more = sinks.collect(name="letters"), sinks.collect(name="more")
+        fused = stage.map(str, on_error=letters).map(len, on_error=more).filter(bool)
+        fused.write_to(sinks.collect(name="a"))
+        fused.write_to(sinks.collect(name="b"))
+
+        dag = p.plan()
+        outbound = dag.outbound(dag["fused(map, map-2, filter)"])
+
+        assert [edge.dest.name for edge in outbound] == ["a", "b", "letters", "more"]
+
+    def test_key_that_may_be_bad_is_looked_at_before_the_edge_that_needs_it(self):
+        p, stage = start()
+        keyed = stage.map(str).grouping_key(len)
+        keyed.map_stateful(list, lambda state, key, x: x, on_error="skip").write_to(sinks.collect())
+
+        assert names(p) == [
+            "items-source",
+            "fused(map, map-stateful-keys)",
+            "map-stateful",
+            "collect-sink",
+        ]
+
+    def test_keys_are_not_looked_at_twice_if_they_fail_the_job_anyway(self):
+        p, stage = start()
+        stage.grouping_key(len).map_stateful(list, lambda state, key, x: x).write_to(
+            sinks.collect()
+        )
+
+        assert names(p) == ["items-source", "map-stateful", "collect-sink"]
+
+
+class TestParallelism:
+    def parallelism(self, p, default):
+        return {v.name: v.parallelism(default) for v in p.plan(default_parallelism=default)}
+
+    def test_explicit_before_preferred_before_default(self):
+        p = Pipeline("p")
+        source = sources.batch("source", lambda split: [], local_parallelism=3)
+        p.read_from(source).map(str).map_batched(list, local_parallelism=7).write_to(
+            sinks.builder(
+                "sink",
+                create=lambda context: None,
+                receive=lambda state, item: None,
+                preferred_local_parallelism=2,
+            )
+        )
+
+        assert self.parallelism(p, 8) == {"source": 3, "map": 8, "map-batched": 7, "sink": 2}
+        assert self.parallelism(p, 1) == {"source": 1, "map": 1, "map-batched": 7, "sink": 1}
+
+    def test_explicit_beats_what_source_and_sink_prefer(self):
+        p = Pipeline("p")
+        source = sources.batch("source", lambda split: [], local_parallelism=3)
+        p.read_from(source, local_parallelism=5).write_to(
+            sinks.noop(name="sink"), local_parallelism=4
+        )
+
+        assert self.parallelism(p, 2) == {"source": 5, "sink": 4}
+
+    def test_sink_of_the_submitting_process_has_one_processor(self):
+        p = Pipeline("p")
+        p.read_from(sources.items([1])).write_to(sinks.collect(), local_parallelism=4)
+
+        assert self.parallelism(p, 8)["collect-sink"] == 1
+
+    def test_both_stages_of_an_aggregation_are_parallel(self):
+        p = Pipeline("p")
+        p.read_from(sources.items([1])).grouping_key(whole_item).aggregate(
+            agg.counting(), local_parallelism=3
+        ).write_to(sinks.collect())
+
+        found = self.parallelism(p, 2)
+
+        assert found["group-and-aggregate-prepare"] == found["group-and-aggregate"] == 3

@@ -1,0 +1,401 @@
+"""The compiled function of a run of stages: its source, its results, and what it says of errors."""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import traceback
+from functools import partial
+
+import cloudpickle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetlet import DeadLetter, whole_item
+from jetlet.core import ProcessorContext
+from jetlet.core.items import Watermark
+from jetlet.errors import ItemFailedError
+from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
+from jetlet.testing import verify_processor
+
+FAIL = ErrorPolicy("step")
+SKIP = ErrorPolicy("step", "skip")
+DIVISION = "integer division or modulo by zero"
+
+
+def step(kind, fn, policy=None, name="step"):
+    return Step(kind, fn, policy or ErrorPolicy(name))
+
+
+def letters(name, ordinal=1):
+    return ErrorPolicy(name, "dead-letter", ordinal)
+
+
+def source_of(*steps):
+    function = FusedFunction(steps)
+    return "".join(linecache.getlines(function.filename))
+
+
+def no_reject(index, item, error):
+    raise AssertionError((index, item, error))
+
+
+def call(steps, batch):
+    return FusedFunction(steps).call(batch, no_reject)
+
+
+def half(x):
+    return 6 // x
+
+
+def halves(x):
+    yield x
+    yield 6 // x
+
+
+class Truthless:
+    def __bool__(self):
+        raise TypeError("neither true nor false")
+
+
+# --- The source -----------------------------------------------------------------------------
+
+
+def test_source_is_what_one_would_write_by_hand():
+    source = source_of(
+        step("flat_map", str.split), step("filter", bool), step("map", len), step("filter", abs)
+    )
+
+    assert source == (
+        "def fused(batch, reject):\n"
+        "    out = []\n"
+        "    for x0 in batch:\n"
+        "        for x1 in f0(x0):\n"
+        "            if not x1:\n"
+        "                continue\n"
+        "            x3 = f2(x1)\n"
+        "            if not f3(x3):\n"
+        "                continue\n"
+        "            out.append(x3)\n"
+        "    return out\n"
+    )
+
+
+def test_last_step_writes_straight_into_the_output():
+    assert "        out.append(f0(x0))\n" in source_of(step("map", str))
+    assert "        out.extend(f0(x0))\n" in source_of(step("flat_map", list))
+    assert "out.append(x0)" in source_of(step("filter", len))
+
+
+def test_functions_that_do_nothing_are_not_called():
+    source = source_of(step("map", whole_item), step("filter", bool), step("map", whole_item))
+
+    assert "f0(" not in source and "f1(" not in source and "f2(" not in source
+    assert call([step("map", whole_item), step("filter", bool)], [0, 1, "", "a"]) == [1, "a"]
+
+
+def test_only_steps_that_go_on_after_errors_are_guarded():
+    source = source_of(step("map", str), step("map", int, SKIP), step("filter", bool))
+
+    assert source.count("try:") == 1
+    assert "            reject(1, x1, error)\n" in source
+
+
+def test_functions_with_the_same_source_share_its_name():
+    one, other = FusedFunction([step("map", str)]), FusedFunction([step("map", len)])
+
+    assert one.filename == other.filename
+    assert one.call([12], no_reject) == ["12"]
+    assert other.call(["12"], no_reject) == [2]
+
+
+def test_input_is_left_as_it_is():
+    batch = [3, 1, 2]
+
+    assert call([step("filter", lambda x: True)], batch) == batch
+    assert batch == [3, 1, 2]
+
+
+# --- Results --------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "map": [lambda x: x + 1, lambda x: x * 3, abs, whole_item, lambda x: x // 2],
+    "filter": [lambda x: x % 2, lambda x: x > 3, bool, lambda x: True, lambda x: x % 5 == 0],
+    "flat_map": [
+        lambda x: (x, -x),
+        lambda x: [],
+        range,
+        lambda x: iter([x] * (x % 3)),
+        lambda x: (x,),
+    ],
+}
+KINDS = st.sampled_from(sorted(FUNCTIONS))
+STEPS = st.lists(
+    KINDS.flatmap(lambda k: st.tuples(st.just(k), st.sampled_from(FUNCTIONS[k]))),
+    min_size=1,
+    max_size=6,
+)
+ITEMS = st.lists(st.integers(-5, 6), max_size=12)
+
+
+def plain(steps, items):
+    for kind, fn in steps:
+        if kind == "map":
+            items = [fn(x) for x in items]
+        elif kind == "filter":
+            items = [x for x in items if fn(x)]
+        else:
+            items = [y for x in items for y in list(fn(x))[:4]]
+    return items
+
+
+def short(fn, x):
+    return list(fn(x))[:4]
+
+
+@given(STEPS, ITEMS, st.booleans())
+def test_any_chain_gives_what_plain_python_gives(steps, items, guarded):
+    fused = [
+        step(kind, partial(short, fn) if kind == "flat_map" else fn, SKIP if guarded else FAIL)
+        for kind, fn in steps
+    ]
+
+    assert call(fused, items) == plain(steps, items)
+
+
+@given(
+    st.lists(st.tuples(KINDS, st.integers(2, 7)), min_size=1, max_size=5),
+    st.lists(st.integers(0, 30), max_size=12),
+)
+def test_guarded_chain_rejects_exactly_what_fails(steps, items):
+    def make(kind, divisor):
+        def fn(x):
+            if x % divisor == 1:
+                raise ValueError(x)
+            return {"map": x + 1, "filter": x % 3, "flat_map": (x, x + divisor)}[kind]
+
+        return fn
+
+    def run(x, rest):
+        """Results and rejects of one item, one step after the other."""
+        if not rest:
+            return [x], []
+        (index, kind, fn), *rest = rest
+        try:
+            result = fn(x)
+        except ValueError:
+            return [], [(index, x)]
+        following = {"map": [result], "filter": [x] if result else [], "flat_map": result}[kind]
+        results, rejects = [], []
+        for y in following:
+            more, failed = run(y, rest)
+            results += more
+            rejects += failed
+        return results, rejects
+
+    chain = [(i, kind, make(kind, d)) for i, (kind, d) in enumerate(steps)]
+    expected = [run(x, chain) for x in items]
+    rejected = []
+    function = FusedFunction([step(kind, fn, SKIP) for _, kind, fn in chain])
+
+    results = function.call(items, lambda index, item, error: rejected.append((index, item)))
+
+    assert results == [y for results, _ in expected for y in results]
+    assert rejected == [r for _, rejects in expected for r in rejects]
+
+
+# --- Errors ---------------------------------------------------------------------------------
+
+
+def failing_positions():
+    """Chains in which the step called "culprit" fails on 0, and it alone."""
+    good = {
+        "map": partial(step, "map", lambda x: x, name="good"),
+        "filter": partial(step, "filter", lambda x: True, name="good"),
+        "flat_map": partial(step, "flat_map", lambda x: [x], name="good"),
+    }
+    bad = {
+        "map": step("map", half, name="culprit"),
+        "filter": step("filter", lambda x: 6 // x, name="culprit"),
+        "filter-truth": step("filter", lambda x: Truthless() if x == 0 else x, name="culprit"),
+        "flat_map": step("flat_map", lambda x: [half(x)], name="culprit"),
+        "flat_map-lazy": step("flat_map", halves, name="culprit"),
+        "flat_map-no-iterable": step("flat_map", lambda x: [x] if x else None, name="culprit"),
+    }
+    for kind, culprit in bad.items():
+        yield pytest.param([culprit], id=f"{kind}-alone")
+        for other, make in good.items():
+            yield pytest.param([culprit, make()], id=f"{kind}-before-{other}")
+            yield pytest.param([make(), culprit], id=f"{kind}-after-{other}")
+            yield pytest.param([make(), culprit, make()], id=f"{kind}-between-{other}s")
+
+
+@pytest.mark.parametrize("steps", list(failing_positions()))
+def test_failing_item_and_step_are_found(steps):
+    function = FusedFunction(steps)
+
+    with pytest.raises((ZeroDivisionError, TypeError)) as caught:
+        function.call([3, 2, 0, 1], no_reject)
+
+    assert function.locate(caught.value) == (0, "culprit")
+
+
+def test_item_is_the_one_that_reached_the_step():
+    function = FusedFunction(
+        [step("flat_map", range), step("map", lambda x: x - 2), step("map", half, name="half")]
+    )
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        function.call([1, 4], no_reject)
+
+    assert function.locate(caught.value) == (0, "half")
+
+
+def test_error_of_another_function_is_not_located():
+    function = FusedFunction([step("map", half)])
+    other = FusedFunction([step("map", half)])
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        other.call([0], no_reject)
+
+    assert function.locate(caught.value) is None
+    assert function.locate(ValueError("never raised")) is None
+
+
+def test_outermost_frame_counts_if_a_function_runs_another_of_the_same_source():
+    inner = FusedFunction([step("map", half, name="inner")])
+    outer = FusedFunction([step("map", lambda x: inner.call([x - 7], no_reject), name="outer")])
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        outer.call([9, 7], no_reject)
+
+    assert outer.locate(caught.value) == (7, "outer")
+
+
+def test_traceback_shows_generated_line_and_users_function():
+    function = FusedFunction([step("map", abs), step("map", half)])
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        function.call([0], no_reject)
+
+    generated, users = traceback.extract_tb(caught.value.__traceback__)[-2:]
+    assert (generated.name, generated.line) == ("fused", "out.append(f1(x1))")
+    assert (users.name, users.filename, users.line) == ("half", __file__, "return 6 // x")
+
+
+def test_stop_iteration_is_an_error_like_any_other():
+    def stop(x):
+        raise StopIteration
+
+    for kind in ("map", "filter", "flat_map"):
+        for after in ([], [step("map", str)]):
+            with pytest.raises(StopIteration):
+                call([step(kind, stop), *after], [1, 2])
+
+
+# --- The processor --------------------------------------------------------------------------
+
+
+def processor(*steps, ordinals=None):
+    return partial(FusedProcessor, FusedFunction(steps), ordinals)
+
+
+def test_processor_under_all_conditions():
+    verify_processor(
+        processor(step("flat_map", range), step("filter", bool), step("map", lambda x: -x)),
+        input=[3, 0, Watermark(7), 2],
+        expect_output=[-1, -2, Watermark(7), -1],
+    )
+
+
+def test_processor_emits_nothing_for_a_batch_that_leaves_nothing():
+    verify_processor(processor(step("filter", lambda x: False)), input=[1, 2], expect_output=[])
+
+
+def test_none_is_an_item():
+    verify_processor(
+        processor(step("map", lambda x: None)), input=[1, None], expect_output=[None, None]
+    )
+
+
+def test_skipped_items_are_counted():
+    counted = []
+    context = ProcessorContext(count=lambda name, amount: counted.append((name, amount)))
+
+    verify_processor(
+        processor(step("map", half, SKIP), step("map", lambda x: x, SKIP)),
+        input=[3, 0, 2],
+        expect_output=[2, 3],
+        context=context,
+        snapshots=False,
+    )
+
+    assert set(counted) == {("skipped", 1)}
+    assert len(counted) == 4  # once in each mode of the harness
+
+
+def test_dead_letters_leave_over_their_own_edges():
+    verify_processor(
+        processor(
+            step("map", half, letters("half", 1)),
+            step("filter", lambda x: 1 // (x - 3) or True, letters("three", 2)),
+            step("flat_map", halves, letters("lazy", 1)),
+            ordinals=(0,),
+        ),
+        input=[3, 0, 2, 7],
+        expect_outputs=[
+            [2, 3],
+            [
+                DeadLetter(0, "half", "ZeroDivisionError", DIVISION),
+                DeadLetter(0, "lazy", "ZeroDivisionError", DIVISION),
+            ],
+            [DeadLetter(3, "three", "ZeroDivisionError", DIVISION)],
+        ],
+    )
+
+
+def test_processor_names_item_and_step():
+    run = processor(step("map", str), step("map", int, name="parse"))
+
+    with pytest.raises(ItemFailedError) as caught:
+        verify_processor(run, input=["1", "x", "2"], expect_output=[1, 2])
+
+    assert (caught.value.item, caught.value.step) == ("x", "parse")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_function_travels_by_its_steps():
+    offset = 5
+    function = FusedFunction([step("map", lambda x: x + offset), step("filter", bool)])
+
+    copy = pickle.loads(cloudpickle.dumps(function))
+
+    assert copy.call([-5, 1], no_reject) == [6]
+    assert [s.kind for s in copy.steps] == ["map", "filter"]
+    assert pickle.loads(cloudpickle.dumps(partial(FusedProcessor, function)))()
+
+
+def test_copy_locates_its_own_errors():
+    copy = pickle.loads(cloudpickle.dumps(FusedFunction([step("map", half, name="half")])))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        copy.call([1, 0], no_reject)
+
+    assert copy.locate(caught.value) == (0, "half")
+
+
+def test_long_runs_compile():
+    steps = [step("filter", lambda x: True) for _ in range(200)]
+
+    assert call(steps, [1, 2]) == [1, 2]
+
+
+def test_identity_passes_batches_on():
+    verify_processor(
+        IdentityProcessor,
+        inputs=[[1, None, 3], [4]],
+        expect_output=[1, None, 3, 4],
+        order_matters=False,
+    )

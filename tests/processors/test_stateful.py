@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+
+import cloudpickle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetlet.errors import InvalidArgumentError, ItemFailedError, UnstableKeyError
+from jetlet.pipeline.errors import DeadLetter
+from jetlet.pipeline.functions import whole_item
+from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
+from jetlet.testing import verify_processor
+
+
+def parity(item):
+    return item % 2
+
+
+def count(state, item):
+    """The number of items so far, with the item."""
+    state.append(item)
+    return len(state), item
+
+
+def count_by_key(state, key, item):
+    state.append(item)
+    return key, len(state), item
+
+
+def is_new_maximum(state, *args):
+    item = args[-1]
+    if state and state[0] >= item:
+        return False
+    state[:] = [item]
+    return True
+
+
+def with_previous(state, *args):
+    """The item and the one before it, if there is one."""
+    item = args[-1]
+    previous = list(state)
+    state[:] = [item]
+    return [*previous, item]
+
+
+ITEMS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+def test_map_by_key():
+    verify_processor(
+        partial(StatefulProcessor, MAP, list, count_by_key, parity),
+        input=[3, 1, 4, 5, 2],
+        expect_output=[(1, 1, 3), (1, 2, 1), (0, 1, 4), (1, 3, 5), (0, 2, 2)],
+    )
+
+
+def test_map_of_all_items():
+    verify_processor(
+        partial(StatefulProcessor, MAP, list, count),
+        input=["a", None, "b"],
+        expect_output=[(1, "a"), (2, None), (3, "b")],
+    )
+
+
+def test_filter_by_key():
+    verify_processor(
+        partial(StatefulProcessor, FILTER, list, is_new_maximum, parity),
+        input=ITEMS,
+        expect_output=[3, 4, 5, 9, 6],
+    )
+
+
+def test_filter_of_all_items():
+    verify_processor(
+        partial(StatefulProcessor, FILTER, list, is_new_maximum),
+        input=ITEMS,
+        expect_output=[3, 4, 5, 9],
+    )
+
+
+def test_flat_map_by_key():
+    verify_processor(
+        partial(StatefulProcessor, FLAT_MAP, list, with_previous, parity),
+        input=[1, 2, 3, 4],
+        expect_output=[1, 2, 1, 3, 2, 4],
+    )
+
+
+def test_flat_map_of_all_items():
+    verify_processor(
+        partial(StatefulProcessor, FLAT_MAP, list, with_previous),
+        input=[1, 2, 3],
+        expect_output=[1, 1, 2, 2, 3],
+    )
+
+
+def test_flat_map_takes_any_iterable():
+    verify_processor(
+        partial(StatefulProcessor, FLAT_MAP, list, lambda state, item: (x for x in range(item))),
+        input=[2, 0, 1],
+        expect_output=[0, 1, 0],
+    )
+
+
+def test_none_is_a_result_like_any_other():
+    verify_processor(
+        partial(StatefulProcessor, MAP, list, lambda state, item: None),
+        input=[1, 2],
+        expect_output=[None, None],
+    )
+
+
+def test_the_item_can_be_the_key():
+    verify_processor(
+        partial(StatefulProcessor, MAP, list, count_by_key, whole_item),
+        input=["a", "b", "a"],
+        expect_output=[("a", 1, "a"), ("b", 1, "b"), ("a", 2, "a")],
+    )
+
+
+@given(
+    items=st.lists(st.integers(0, 20)),
+    kind=st.sampled_from([MAP, FILTER, FLAT_MAP]),
+    is_keyed=st.booleans(),
+    action=st.sampled_from(["fail", "skip"]),
+)
+def test_results_are_those_of_a_plain_loop(items, kind, is_keyed, action):
+    functions = {MAP: lambda s, *a: (len(s), *a), FILTER: is_new_maximum, FLAT_MAP: with_previous}
+
+    def fn(state, *args):
+        result = functions[kind](state, *args)
+        state.append(args[-1])
+        return result
+
+    states: defaultdict[object, list[int]] = defaultdict(list)
+    expected = []
+    for item in items:
+        args = (parity(item), item) if is_keyed else (item,)
+        result = fn(states[parity(item) if is_keyed else None], *args)
+        if kind == FLAT_MAP:
+            expected += result
+        elif kind == MAP or result:
+            expected.append(result if kind == MAP else item)
+    verify_processor(
+        partial(
+            StatefulProcessor,
+            kind,
+            list,
+            fn,
+            parity if is_keyed else None,
+            policy=ErrorPolicy("step", action),
+        ),
+        input=items,
+        expect_output=expected,
+        snapshots=False,
+    )
+
+
+# --- Errors -----------------------------------------------------------------------------------
+
+
+def inverse(state, *args):
+    state.append(args[-1])
+    return 1 / args[-1]
+
+
+def inverses(state, *args):
+    """Fails after it has given something."""
+    yield 0
+    yield 1 / args[-1]
+
+
+@pytest.mark.parametrize("key_fn", [None, whole_item, lambda item: "key"])
+@pytest.mark.parametrize(("kind", "fn"), [(MAP, inverse), (FILTER, inverse), (FLAT_MAP, inverses)])
+def test_a_failing_function_names_the_item(kind, fn, key_fn):
+    with pytest.raises(ItemFailedError, match="my-step failed") as raised:
+        verify_processor(
+            partial(StatefulProcessor, kind, list, fn, key_fn, policy=ErrorPolicy("my-step")),
+            input=[2, 0, 4],
+            expect_output=[],
+        )
+    assert raised.value.item == 0
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failing_key_names_the_item():
+    with pytest.raises(ItemFailedError) as raised:
+        verify_processor(
+            partial(StatefulProcessor, MAP, list, count_by_key, lambda item: 1 / item),
+            input=[2, 0, 4],
+            expect_output=[],
+        )
+    assert raised.value.item == 0
+
+
+@pytest.mark.parametrize("which", ["key", "fn"])
+def test_stop_iteration_is_an_error_and_not_the_end_of_the_batch(which):
+    def fail(*args):
+        return next(iter(()))
+
+    key_fn = fail if which == "key" else parity
+    fn = fail if which == "fn" else count_by_key
+    with pytest.raises(ItemFailedError) as raised:
+        verify_processor(
+            partial(StatefulProcessor, MAP, list, fn, key_fn), input=[7, 8], expect_output=[]
+        )
+    assert raised.value.item == 7
+
+
+def test_a_flat_map_that_returns_no_iterable_names_the_item():
+    with pytest.raises(ItemFailedError) as raised:
+        verify_processor(
+            partial(StatefulProcessor, FLAT_MAP, list, lambda state, item: None),
+            input=[7],
+            expect_output=[],
+        )
+    assert raised.value.item == 7
+    assert isinstance(raised.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("action", ["fail", "skip"])
+def test_a_key_that_cannot_be_looked_up_is_explained(action):
+    processor = partial(
+        StatefulProcessor,
+        MAP,
+        list,
+        count_by_key,
+        lambda item: [item],
+        policy=ErrorPolicy("step", action, 1 if action == "skip" else None),
+        data_ordinals=0,
+    )
+    if action == "fail":
+        with pytest.raises(ItemFailedError) as raised:
+            verify_processor(processor, input=[7], expect_output=[])
+        assert isinstance(raised.value.__cause__, UnstableKeyError)
+        assert "tuple(key)" in str(raised.value.__cause__)
+    else:
+
+        def compare(expected, actual):
+            return all("tuple(key)" in letter.error for letter in actual)
+
+        verify_processor(processor, input=[7], expect_outputs=[[], []], compare=compare)
+
+
+@pytest.mark.parametrize("key_fn", [None, whole_item, lambda item: "key"])
+def test_dead_letters_leave_by_their_edge(key_fn):
+    for kind, fn, expected in (
+        (MAP, inverse, [0.5, 0.25]),
+        (FILTER, inverse, [2, 4]),
+        (FLAT_MAP, inverses, [0, 0.5, 0, 0.25]),
+    ):
+        policy = ErrorPolicy("my-step", "dead-letter", 1)
+        verify_processor(
+            partial(StatefulProcessor, kind, list, fn, key_fn, policy=policy, data_ordinals=0),
+            input=[2, 0, 4],
+            expect_outputs=[
+                expected,
+                [DeadLetter(0, "my-step", "ZeroDivisionError", "division by zero")],
+            ],
+        )
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(InvalidArgumentError, match="reduce"):
+        StatefulProcessor("reduce", list, count)
+
+
+def test_arguments_travel_pickled():
+    supplier = cloudpickle.loads(
+        cloudpickle.dumps(
+            lambda: StatefulProcessor(MAP, dict, lambda s, k, x: (k, x), lambda x: x % 2)
+        )
+    )
+    verify_processor(supplier, input=[1, 2], expect_output=[(1, 1), (0, 2)])

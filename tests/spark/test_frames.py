@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import datetime
+import threading
+from collections import namedtuple
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item
+from jetlet.core.inbox import Inbox
+from jetlet.core.processor import ProcessorContext
+from jetlet.errors import (
+    BadRecordError,
+    InvalidArgumentError,
+    ItemFailedError,
+    JobFailedError,
+    UnsupportedFeatureError,
+)
+from jetlet.spark.exchange import TaskOutput, frame_column
+from jetlet.spark.frame_sink import FrameRows, FrameWriter
+from jetlet.spark.frames import FrameReader
+from jetlet.testing import verify_processor
+
+COLUMNS = pa.struct([("word", pa.string()), ("count", pa.int64())])
+
+
+@dataclass
+class Entry:
+    word: str
+    count: int
+
+
+@dataclass
+class Partly:
+    count: int
+
+
+Named = namedtuple("Named", "count, word")
+
+
+class TestFrameReader:
+    BATCH = pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]})
+
+    def test_rows_as_dicts(self):
+        verify_processor(
+            lambda: FrameReader(iter([self.BATCH]), "dict"),
+            expect_output=[{"a": 1, "b": "x"}, {"a": 2, "b": None}],
+            snapshots=False,
+        )
+
+    def test_rows_as_tuples(self):
+        verify_processor(
+            lambda: FrameReader(iter([self.BATCH, self.BATCH]), "tuple"),
+            expect_output=[(1, "x"), (2, None)] * 2,
+            snapshots=False,
+        )
+
+    def test_a_large_batch_is_cut(self):
+        batch = pa.RecordBatch.from_pydict({"a": list(range(5000))})
+        verify_processor(
+            lambda: FrameReader(iter([batch]), "tuple"),
+            expect_output=[(i,) for i in range(5000)],
+            snapshots=False,
+        )
+
+
+class TestFrameRows:
+    @pytest.mark.parametrize(
+        "item",
+        [
+            ("a", 1),
+            ["a", 1],
+            {"count": 1, "word": "a"},
+            Entry("a", 1),
+            Named(1, "a"),
+            Row(count=1, word="a"),
+            Row("word", "count")("a", 1),
+            Row("a", 1),
+        ],
+    )
+    def test_an_item_may_have_many_forms(self, item):
+        assert FrameRows(COLUMNS).array([item]).to_pylist() == [{"word": "a", "count": 1}]
+
+    def test_items_of_different_forms_mix(self):
+        items = [("a", 1), {"word": "b", "count": 2}, Entry("c", 3)]
+        assert FrameRows(COLUMNS).array(items).to_pylist() == [
+            {"word": "a", "count": 1},
+            {"word": "b", "count": 2},
+            {"word": "c", "count": 3},
+        ]
+
+    def test_a_plain_value_is_a_row_of_one_column(self):
+        rows = FrameRows(pa.struct([("n", pa.int64())]))
+        assert rows.array([1, 2]).to_pylist() == [{"n": 1}, {"n": 2}]
+        assert rows.array([{"n": 3}, Partly(4)][:1]).to_pylist() == [{"n": 3}]
+
+    @pytest.mark.parametrize("item", [{"count": 1}, Partly(1), Row(count=1)])
+    def test_a_name_that_is_missing_is_null(self, item):
+        assert FrameRows(COLUMNS).array([item]).to_pylist() == [{"word": None, "count": 1}]
+
+    @pytest.mark.parametrize(
+        ("item", "said"),
+        [
+            (("a", "x"), "column 'count' is int64"),
+            (("a", 1.5), "column 'count' is int64"),
+            ((1, 1), "column 'word' is string"),
+            (("a", 2**70), "column 'count' is int64"),
+            (("a",), "has 1 columns, and the schema 2: word, count"),
+            ({"word": "a", "amount": 1}, "'amount', which is not among the columns"),
+            ("a", "has 1 columns"),
+        ],
+    )
+    def test_an_item_that_does_not_fit_is_told_why(self, item, said):
+        with pytest.raises(BadRecordError, match=said):
+            FrameRows(COLUMNS).array([item])
+
+    def test_null_is_refused_where_the_schema_has_none(self):
+        rows = FrameRows(pa.struct([pa.field("n", pa.int64(), nullable=False)]))
+        with pytest.raises(BadRecordError, match="column 'n' takes no null"):
+            rows.array([(None,)])
+
+    def test_values_of_all_kinds(self):
+        kinds = {
+            "day": pa.date32(),
+            "at": pa.timestamp("us", tz="UTC"),
+            "local": pa.timestamp("us"),
+            "price": pa.decimal128(10, 2),
+            "tags": pa.list_(pa.string()),
+            "map": pa.map_(pa.string(), pa.int64()),
+            "nested": pa.struct([("a", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]),
+            "data": pa.binary(),
+        }
+        zone = datetime.timezone(datetime.timedelta(hours=2))
+        noon = datetime.datetime(2024, 1, 2, 12, tzinfo=zone)
+        item = {
+            "day": datetime.date(2024, 1, 2),
+            "at": noon,
+            "local": datetime.datetime(2024, 1, 2, 12),
+            "price": Decimal("1.5"),
+            "tags": ["a", None],
+            "map": {"a": 1},
+            "nested": {"a": 1, "m": {"b": 2}},
+            "data": b"x",
+        }
+        (row,) = FrameRows(pa.struct(list(kinds.items()))).array([item]).to_pylist()
+        assert row["at"] == noon
+        assert row["map"] == [("a", 1)]
+        assert row["nested"] == {"a": 1, "m": [("b", 2)]}
+        assert row["tags"] == ["a", None]
+        assert row["price"] == Decimal("1.50")
+
+    def test_a_time_without_a_zone_is_local_time(self):
+        naive = datetime.datetime(2024, 7, 1, 12)
+        rows = FrameRows(pa.struct([("at", pa.timestamp("us", tz="UTC"))]))
+        (row,) = rows.array([(naive,)]).to_pylist()
+        assert row["at"] == naive.astimezone()
+
+
+class TestFrameWriter:
+    def test_the_item_that_does_not_fit_is_named(self):
+        writer = FrameWriter(TaskOutput(0, {1: COLUMNS}), 1, COLUMNS)
+        writer.init(None, ProcessorContext(vertex_name="sink"))
+        writer.process(0, Inbox([("a", 1), ("b", "two"), ("c", 3)]))
+        with pytest.raises(ItemFailedError) as failure:
+            writer.complete()
+        assert failure.value.item == ("b", "two")
+
+    def test_rows_go_out_in_their_order(self):
+        output = TaskOutput(0, {1: COLUMNS})
+        writer = FrameWriter(output, 1, COLUMNS)
+        writer.init(None, ProcessorContext())
+        for i in range(10):
+            writer.process(0, Inbox([(str(n), n) for n in range(i * 1000, (i + 1) * 1000)]))
+        assert writer.complete()
+        output.close()
+        column = frame_column(1)
+        rows = [row for b in output.batches() for row in b.column(column).to_pylist()]
+        assert [row["count"] for row in rows] == list(range(10_000))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sources.spark("path"),
+        lambda: sources.spark(len, items="row"),
+        lambda: sources.spark(len, columns="id"),
+        lambda: sources.spark(len, columns=[]),
+        lambda: sources.spark(len, name=""),
+        lambda: sinks.spark("path", "n int"),
+        lambda: sinks.spark(print, ""),
+        lambda: sinks.spark(print, "n int", name=3),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(make):
+    with pytest.raises(InvalidArgumentError):
+        make()
+
+
+def test_a_frame_is_refused_by_the_embedded_engine_when_submitted():
+    p = Pipeline("p")
+    p.read_from(sources.spark(lambda spark: spark.range(3))).write_to(sinks.collect())
+    with EmbeddedEngine() as embedded, pytest.raises(UnsupportedFeatureError, match="on Spark only"):
+        embedded.submit(p)
+
+
+def test_a_sink_of_frames_is_refused_by_the_embedded_engine_when_submitted():
+    p = Pipeline("p")
+    p.read_from(sources.items([1])).write_to(sinks.spark(print, "n int"))
+    with EmbeddedEngine() as embedded, pytest.raises(UnsupportedFeatureError, match="on Spark only"):
+        embedded.submit(p)
+
+
+def test_neither_function_travels():
+    lock = threading.Lock()
+    from jetlet.spark.shipping import dumps
+
+    dumps(sources.spark(lambda spark: lock))
+    dumps(sinks.spark(lambda df: lock, "n int"))
+
+
+@pytest.mark.spark
+class TestOnSpark:
+    def run(self, engine, build):
+        p = Pipeline("frames")
+        out = sinks.collect()
+        build(p).write_to(out)
+        engine.submit(p).join(90)
+        return out.items
+
+    def test_rows_of_a_frame_are_items(self, engine):
+        items = self.run(
+            engine,
+            lambda p: p.read_from(
+                sources.spark(lambda spark: spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string"))
+            ),
+        )
+        assert sorted(items, key=str) == [{"n": 1, "s": "a"}, {"n": 2, "s": "b"}]
+
+    def test_only_the_wanted_columns_are_read(self, engine):
+        source = sources.spark(
+            lambda spark: spark.range(100).selectExpr("id", "id * 2 as twice", "id * 3 as thrice"),
+            columns=["twice", "id"],
+            items="tuple",
+        )
+        items = self.run(engine, lambda p: p.read_from(source))
+        assert sorted(items) == [(2 * i, i) for i in range(100)]
+
+    def test_a_frame_is_merged_with_another_source_without_losing_or_doubling(self, engine):
+        # The frame has seven tasks, the other source as many as there are cores.
+        source = sources.spark(lambda spark: spark.range(0, 70, 1, 7), items="tuple")
+
+        def build(p):
+            first = p.read_from(source).map(lambda row: row[0])
+            return first.merge(p.read_from(sources.items(range(70, 100))).map(whole_item))
+
+        assert sorted(self.run(engine, build)) == list(range(100))
+
+    def test_an_aggregate_over_an_empty_frame_has_a_result(self, engine):
+        source = sources.spark(lambda spark: spark.range(10).where("id > 100"))
+        assert self.run(engine, lambda p: p.read_from(source).aggregate(agg.counting())) == [0]
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda spark: spark.read.parquet("/no/such/path"), "cannot make the DataFrame"),
+            (lambda spark: 3, "returned int, not a DataFrame"),
+            (lambda spark: spark.sql("select 1 as a, 2 as a"), "several columns called 'a'"),
+            (lambda spark: spark.readStream.format("rate").load(), "never ends"),
+        ],
+    )
+    def test_a_frame_that_cannot_be_read_is_refused_when_submitted(self, engine, make, said):
+        p = Pipeline("p")
+        p.read_from(sources.spark(make)).write_to(sinks.collect())
+        with pytest.raises((InvalidArgumentError, UnsupportedFeatureError), match=said):
+            engine.submit(p)
+
+    def test_items_are_written_by_spark(self, engine, tmp_path):
+        path = str(tmp_path / "out")
+        p = Pipeline("write")
+        stage = p.read_from(sources.items(["a", "b", "a"]))
+        stage.grouping_key(whole_item).aggregate(agg.counting()).write_to(
+            sinks.spark(lambda df: df.write.parquet(path), "word string not null, n long")
+        )
+        job = engine.submit(p)
+        job.join(90)
+        rows = engine.session.read.parquet(path).collect()
+        assert sorted((row["word"], row["n"]) for row in rows) == [("a", 2), ("b", 1)]
+        # Nothing but the sink asked for its rows, and still its counters are there.
+        assert job.metrics()["spark-sink"].received == 2
+        assert job.metrics()["items-source"].emitted == 3
+
+    def test_what_has_other_outputs_too_is_run_once(self, engine, tmp_path):
+        path, marks = str(tmp_path / "out"), tmp_path / "marks"
+        marks.mkdir()
+
+        def mark(item):
+            (marks / f"{item}-{threading.get_ident()}-{id(object())}").touch()
+            return item
+
+        p = Pipeline("several")
+        stage = p.read_from(sources.items(range(4))).map(mark)
+        collected = sinks.collect()
+        stage.write_to(sinks.spark(lambda df: df.write.json(path), "n long"))
+        stage.write_to(sinks.json_lines(tmp_path / "files"))
+        stage.write_to(collected)
+        stage.grouping_key(lambda n: n % 2).aggregate(agg.counting()).write_to(
+            sinks.csv(tmp_path / "counts")
+        )
+        engine.submit(p).join(90)
+        assert sorted(row["n"] for row in engine.session.read.json(path).collect()) == [0, 1, 2, 3]
+        assert sorted(collected.items) == [0, 1, 2, 3]
+        lines = [
+            line
+            for part in (tmp_path / "files").glob("part-*")
+            for line in part.read_text().splitlines()
+        ]
+        assert sorted(lines) == ["0", "1", "2", "3"]
+        assert len(list(marks.iterdir())) == 4
+        assert not engine.session.sparkContext._jsc.getPersistentRDDs()
+
+    def test_an_item_that_does_not_fit_the_schema_is_named(self, engine, tmp_path):
+        p = Pipeline("misfit")
+        p.read_from(sources.items([1, "two"])).write_to(
+            sinks.spark(lambda df: df.write.json(str(tmp_path / "out")), "n long", name="numbers")
+        )
+        with pytest.raises(JobFailedError) as failure:
+            engine.submit(p).join(90)
+        line = str(failure.value).splitlines()[0]
+        assert line.startswith(
+            "job 'misfit' failed in vertex 'numbers' on item 'two': BadRecordError: column 'n' is"
+        )
+
+    def test_what_the_users_writer_raises_names_the_sink(self, engine, tmp_path):
+        path = str(tmp_path)
+        p = Pipeline("exists")
+        p.read_from(sources.items([1])).write_to(
+            sinks.spark(lambda df: df.write.json(path), "n long", name="numbers")
+        )
+        with pytest.raises(JobFailedError, match="vertex 'numbers' while Spark wrote") as failure:
+            engine.submit(p).join(90)
+        assert "PATH_ALREADY_EXISTS" in str(failure.value)
+        assert failure.value.vertex == "numbers"
+
+    def test_a_schema_that_spark_does_not_know_is_refused_when_submitted(self, engine):
+        p = Pipeline("p")
+        p.read_from(sources.items([1])).write_to(sinks.spark(print, "n number"))
+        with pytest.raises(InvalidArgumentError, match="not one that Spark knows"):
+            engine.submit(p)
