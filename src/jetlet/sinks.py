@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from jetlet.pipeline.durations import Duration
 from jetlet.pipeline.sink import Sink
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "collect",
     "csv",
     "json_lines",
+    "log",
     "logger",
     "noop",
     "parquet",
@@ -246,3 +248,43 @@ def builder(
         blocking=blocking,
         preferred_local_parallelism=preferred_local_parallelism,
     )
+
+
+def log(
+    directory: Path,
+    *,
+    key: Callable[[T], Any] | None = None,
+    timestamp: Callable[[T], int] | None = None,
+    partitions: int | None = None,
+    serializer: Literal["pickle", "json", "bytes"] | None = None,
+    fsync: Literal["none", "batch"] | Duration = "none",
+    segment_bytes: int = 64 << 20,
+    max_age: Duration | None = None,
+    max_bytes: int | None = None,
+    name: str | None = None,
+) -> Sink[T]:
+    """Append items to an embedded log, which is made if there is none; see ``sources.log``.
+
+    Items with equal ``key(item)`` go to one partition and keep their order; without ``key``,
+    batches take the partitions in turn. ``timestamp(item)`` is in milliseconds since 1970; without
+    it, it is the time of writing. A new log has one partition unless ``partitions`` says otherwise.
+    The other options are those of :class:`jetlet.connectors.log.Log`.
+
+    There is no transaction: items are visible as they come, stay when the job fails, and a retry
+    appends them again.
+    """
+    from jetlet.connectors.log import LogOptions
+    from jetlet.connectors.log_pipeline import LogSink
+
+    options = LogOptions.of(
+        "sinks.log",
+        directory,
+        partitions=partitions,
+        default_partitions=1,
+        serializer=serializer,
+        segment_bytes=segment_bytes,
+        fsync=fsync,
+        max_age=max_age,
+        max_bytes=max_bytes,
+    )
+    return LogSink(options, key=key, timestamp=timestamp, name=name)

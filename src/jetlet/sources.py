@@ -13,17 +13,37 @@ source is made in.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+from jetlet.pipeline.durations import Duration
 from jetlet.pipeline.source import BatchSource
+from jetlet.pipeline.stream_source import StreamSource
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["batch", "csv", "items", "json_lines", "parquet", "spark", "text"]
+    from jetlet.connectors.stream_builder import StreamBuffer, StreamContext
 
+__all__ = [
+    "batch",
+    "csv",
+    "item_stream",
+    "items",
+    "json_lines",
+    "log",
+    "parquet",
+    "socket",
+    "spark",
+    "stream",
+    "tail",
+    "text",
+]
+
+S = TypeVar("S")
 T = TypeVar("T")
 Split = TypeVar("Split")
 Path = str | os.PathLike[str]
@@ -310,3 +330,225 @@ def spark(
     from jetlet.spark.frames import FrameSource
 
     return FrameSource(frame_fn, columns=columns, items=items, name=name)
+
+
+# --- Streams --------------------------------------------------------------------------------
+
+
+@overload
+def stream(
+    name: str,
+    *,
+    create: Callable[[StreamContext], S],
+    fill: Callable[[S, StreamBuffer[T]], object],
+    partitions: int | Sequence[Any] = 1,
+    timestamps: bool = False,
+    save: Callable[[S], Any] | None = None,
+    restore: Callable[[S, Any], object] | None = None,
+    destroy: Callable[[S], object] | None = None,
+    blocking: bool = False,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+@overload
+def stream(
+    name: str,
+    *,
+    create: Callable[[StreamContext], S],
+    generator: Callable[[S], Iterator[tuple[T, int] | None]],
+    timestamps: Literal[True],
+    partitions: int | Sequence[Any] = 1,
+    save: Callable[[S], Any] | None = None,
+    restore: Callable[[S, Any], object] | None = None,
+    destroy: Callable[[S], object] | None = None,
+    blocking: bool = False,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+@overload
+def stream(
+    name: str,
+    *,
+    create: Callable[[StreamContext], S],
+    generator: Callable[[S], Iterator[T | None]],
+    timestamps: Literal[False] = False,
+    partitions: int | Sequence[Any] = 1,
+    save: Callable[[S], Any] | None = None,
+    restore: Callable[[S, Any], object] | None = None,
+    destroy: Callable[[S], object] | None = None,
+    blocking: bool = False,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+def stream(
+    name: str,
+    *,
+    create: Callable[[StreamContext], S],
+    fill: Callable[[S, StreamBuffer[Any]], object] | None = None,
+    generator: Callable[[S], Iterator[Any]] | None = None,
+    partitions: int | Sequence[Any] = 1,
+    timestamps: bool = False,
+    save: Callable[[S], Any] | None = None,
+    restore: Callable[[S, Any], object] | None = None,
+    destroy: Callable[[S], object] | None = None,
+    blocking: bool = False,
+    local_parallelism: int | None = None,
+) -> StreamSource[Any]:
+    """A stream of your own, made of functions that run where it is read.
+
+    ``create(context)`` makes the state of a partition, such as a connection; ``context.partition``
+    says which: a number, or one of the list that you give as ``partitions``. Then either
+
+    - ``fill(state, buffer)`` is called again and again. It adds what is new with
+      ``buffer.add(item)``, about ``buffer.room`` items at the most, or nothing if nothing is; and
+      ends the stream with ``buffer.close()``. Or
+    - ``generator(state)`` returns an iterator of the items. It gives ``None`` when there is nothing
+      now. If it ends, so does the stream.
+
+    With ``timestamps=True`` each item has one: ``buffer.add(item, timestamp)``, or
+    ``yield (item, timestamp)``. ``destroy(state)`` ends a partition, however the job ended.
+
+    A function must not wait for anything, unless you say ``blocking=True``: the functions of each
+    partition then have a thread of their own. A job that is cancelled does not wait for them.
+
+    ``save(state)`` returns how far a partition was read, picklable, and ``restore(state, saved)``
+    goes on behind that in another run; a stream that has both can be resumed.
+    """
+    from jetlet.connectors.stream_builder import BuiltStreamSource
+
+    return BuiltStreamSource(
+        name,
+        create=create,
+        fill=fill,
+        generator=generator,
+        partitions=partitions,
+        timestamps=timestamps,
+        save=save,
+        restore=restore,
+        destroy=destroy,
+        blocking=blocking,
+        local_parallelism=local_parallelism,
+    )
+
+
+@overload
+def item_stream(
+    per_second: float, create: None = None, *, name: str | None = None
+) -> StreamSource[int]: ...
+
+
+@overload
+def item_stream(
+    per_second: float, create: Callable[[int, int], T], *, name: str | None = None
+) -> StreamSource[T]: ...
+
+
+def item_stream(
+    per_second: float,
+    create: Callable[[int, int], Any] | None = None,
+    *,
+    name: str | None = None,
+) -> StreamSource[Any]:
+    """Items at a steady rate: ``create(sequence, timestamp)``, or the numbers 0, 1, 2, ...
+
+    The timestamp is the time at which an item is due, in milliseconds. What becomes due while the
+    pipeline is held up follows at once when it goes on, with the timestamps that it should have
+    had: so the delay can be measured.
+    """
+    from jetlet.connectors.item_stream import ItemStreamSource
+
+    return ItemStreamSource(per_second, create, name=name)
+
+
+def tail(
+    path: Path | Iterable[Path],
+    *,
+    from_start: bool = True,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    interval: Duration = 50,
+    name: str | None = None,
+) -> StreamSource[str]:
+    """Lines of text files, those that are there and those that are appended later.
+
+    ``path`` is a file, a directory, a glob, or a list of these; files may appear later. With
+    ``from_start=False`` the lines that are there when the job is submitted are left out. A line
+    counts once its line end has been written. A file that is renamed or replaced, as when logs are
+    rotated, is read to its end, and the one that takes its place from its start; one that is
+    truncated, from its start.
+
+    Files are looked at every ``interval``, in milliseconds. In a directory, and among what a glob
+    matches, compressed files are left out.
+    """
+    from jetlet.connectors.tail import TailSource
+
+    return TailSource(
+        path,
+        from_start=from_start,
+        encoding=encoding,
+        errors=errors,
+        interval=interval,
+        name=name,
+    )
+
+
+def socket(
+    host: str,
+    port: int,
+    *,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    reconnect: bool = True,
+    max_pause: Duration = 10_000,
+    name: str | None = None,
+) -> StreamSource[str]:
+    """Lines of text from a TCP server, to which the source connects.
+
+    When the connection ends, or cannot be made, it connects again after 0.1 s, then 0.2 s and so
+    on, up to ``max_pause``; lines that the server sends meanwhile are missed. With
+    ``reconnect=False`` the stream ends with the connection.
+    """
+    from jetlet.connectors.socket_stream import SocketSource
+
+    return SocketSource(
+        host,
+        port,
+        encoding=encoding,
+        errors=errors,
+        reconnect=reconnect,
+        max_pause=max_pause,
+        name=name,
+    )
+
+
+def log(
+    directory: Path,
+    *,
+    start: Literal["earliest", "latest"] | Mapping[int, int] | int | datetime = "earliest",
+    on_gap: Literal["skip", "fail"] = "skip",
+    partitions: int | None = None,
+    serializer: Literal["pickle", "json", "bytes"] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[Any]:
+    """Records of an embedded log, those that are there and those that are appended later.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is appended from now on), a dict from
+    partitions to offsets, or a time: milliseconds since 1970 or a ``datetime``. Records that are
+    gone, because retention has deleted them before they were read, are skipped with a warning;
+    with ``on_gap="fail"`` the job fails.
+
+    There must be a log, unless ``partitions`` says how many one is to have that is made now. A log
+    that others write to should be opened with its ``serializer``: what is pickled is then refused
+    rather than run.
+    """
+    from jetlet.connectors.log import LogOptions
+    from jetlet.connectors.log_pipeline import LogSource
+
+    options = LogOptions.of("sources.log", directory, partitions=partitions, serializer=serializer)
+    return LogSource(
+        options, start=start, on_gap=on_gap, name=name, local_parallelism=local_parallelism
+    )

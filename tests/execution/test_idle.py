@@ -86,6 +86,14 @@ def test_pass_that_is_dear_is_made_less_often(cpu_time):
     assert strategy.pauses[-1] == 1e-3
 
 
+def test_single_dear_pass_does_not_put_the_worker_to_sleep_for_long(cpu_time):
+    strategy = Recording(25e-6, 1e-3)
+    for count in range(1, 15):
+        cpu_time.busy_ns = 30_000_000 if count == 12 else 1000
+        strategy.idle(count)
+    assert max(strategy.pauses) == 1e-3
+
+
 @pytest.mark.usefixtures("cpu_time")
 def test_worker_without_tasklets_hardly_ever_looks():
     strategy = Recording()

@@ -204,7 +204,7 @@ def test_emitted_counts_user_items_when_they_are_put():
 @given(
     st.sampled_from(sorted(MAKERS)),
     st.integers(1, 4),
-    st.integers(1, 6),
+    st.integers(1, 16),
     st.lists(st.one_of(st.integers(1, 12), st.just("special")), max_size=12),
     st.randoms(),
 )

@@ -168,6 +168,18 @@ def test_other_edge_gets_its_share_while_one_is_full():
     assert drained(free) == []
 
 
+def test_small_batch_does_not_overtake_items_that_wait_for_more_room():
+    outbox, (queue,) = make(8)  # takes a part only if that is two items or more
+    queue.offer([0] * 7)
+    outbox.offer(1)
+    outbox.offer(2)
+    outbox.offer_batch([3])
+    outbox.flush()
+    got = drained(queue)
+    assert outbox.flush()
+    assert got + drained(queue) == [0] * 7 + [1, 2, 3]
+
+
 def test_watermark_is_refused_behind_items_that_are_not_out():
     outbox, (queue,) = make(1)
     outbox.offer(1)
@@ -326,7 +338,7 @@ OFFERS = st.lists(
 
 
 @settings(max_examples=200)
-@given(OFFERS, st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.randoms())
+@given(OFFERS, st.integers(1, 16), st.integers(1, 16), st.integers(1, 8), st.randoms())
 def test_every_edge_gets_its_items_in_order_however_full_the_queues_are(
     offers, first, second, per_call, random
 ):

@@ -12,7 +12,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.execution import service as service_module
 from jetlet.execution.progress import DONE, MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.service import ExecutionService, default_worker_count
-from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tasklet import Tasklet, Waker
 from jetlet.execution.worker import EngineThread
 from jetlet.testing.clock import ManualClock
 
@@ -129,6 +129,7 @@ def test_cooperative_tasklets_run_on_workers_and_others_on_their_own_threads(ser
         assert thread.name not in workers and thread is not runner.thread
     for tasklet in blocking:
         assert tasklet.threads["init"] is tasklet.threads["call"]
+        assert not tasklet.threads["call"].is_alive()
 
 
 def test_nothing_runs_before_all_are_initialised(service):
@@ -345,6 +346,23 @@ def test_cancelled_execution_ends_promptly(service):
         return elapsed
 
     assert min(cancel_once() for _ in range(3)) < 0.1
+
+
+def test_cancelling_wakes_who_has_the_tasklets(one_worker):
+    wakes = threading.Semaphore(0)
+
+    class Noticing(Waker):
+        def wake(self):
+            wakes.release()
+            super().wake()
+
+    tasklets = [Actor(call=forever), Actor(call=forever, is_cooperative=False)]
+    for tasklet in tasklets:
+        tasklet.waker = Noticing()
+    runner = Runner(one_worker, *tasklets).started()
+    runner.execution.cancel()
+    runner.join()
+    assert wakes.acquire(blocking=False) and wakes.acquire(blocking=False)
 
 
 def test_cancelling_twice_or_after_the_end_changes_nothing(service):

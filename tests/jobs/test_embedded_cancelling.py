@@ -21,7 +21,7 @@ from jetlet.errors import (
     PlanningError,
 )
 from jetlet.jobs.embedded import EmbeddedEngine
-from jetlet.jobs.job import JobStatus
+from jetlet.jobs.job import Job, JobStatus
 
 PROMPT = 20.0
 
@@ -178,6 +178,24 @@ def test_closing_right_after_the_end_of_a_job_leaves_no_thread(kit):
             engine.submit(kit.chain(lambda: Last(1)))
             assert ended.wait(PROMPT)
         assert set(threading.enumerate()) == before
+
+
+def test_closing_waits_for_threads_that_take_their_time(monkeypatch, kit):
+    drive = Job._drive
+
+    def linger(job):
+        drive(job)
+        time.sleep(0.02)
+
+    monkeypatch.setattr(Job, "_drive", linger)
+    before = set(threading.enumerate())
+    with EmbeddedEngine(workers=1) as engine:
+        engine.submit(kit.chain(kit.Idle)).cancel()
+        assert not any(thread.name.startswith("jetlet-job") for thread in threading.enumerate())
+        ended = engine.submit(kit.chain(lambda: kit.Numbers(1)))
+        while not ended.status.is_final:
+            pass
+    assert set(threading.enumerate()) == before
 
 
 def test_closed_engine_takes_no_jobs(kit):

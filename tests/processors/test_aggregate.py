@@ -24,8 +24,7 @@ from jetlet.processors.aggregate import (
 from jetlet.testing import verify_processor
 
 ONE_STAGE = agg.of(create=list, accumulate=lambda acc, x: [*acc, x], finish=len)
-MANY = range(2600)
-"""More keys than are emitted in one call."""
+MANY = range(40)
 
 
 def tens(x):
@@ -34,6 +33,12 @@ def tens(x):
 
 def by_key(operation, key_fn=tens, *, is_final=False):
     return partial(AccumulateByKeyProcessor, [key_fn], operation, is_final=is_final, step="sum")
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """So that many keys are more than are emitted in one call."""
+    monkeypatch.setattr(aggregate, "BATCH_SIZE", 16)
 
 
 class Outbox:
@@ -67,6 +72,7 @@ class TestAccumulateByKey:
             by_key(agg.counting()),
             input=[1, 25, 3, 21, 2],
             expect_output=[(0, 3), (2, 2)],
+            order_matters=False,
         )
 
     def test_only_stage_emits_results(self):
@@ -74,6 +80,7 @@ class TestAccumulateByKey:
             by_key(ONE_STAGE, is_final=True),
             input=[1, 25, 3],
             expect_output=[(0, 2), (2, 1)],
+            order_matters=False,
         )
 
     def test_item_itself_is_the_key(self):
@@ -81,9 +88,10 @@ class TestAccumulateByKey:
             by_key(agg.counting(), whole_item),
             input=["a", None, "a", None],
             expect_output=[("a", 2), (None, 2)],
+            order_matters=False,
         )
 
-    def test_more_keys_than_are_emitted_at_once(self):
+    def test_more_keys_than_are_emitted_at_once(self, small_batches):
         verify_processor(
             by_key(agg.summing(), whole_item),
             input=[*MANY, *MANY],
@@ -109,7 +117,7 @@ class TestAccumulateByKey:
 
     @pytest.mark.parametrize("limit", ["MAX_PARTIAL_KEYS", "MAX_PARTIAL_ITEMS"])
     def test_first_stage_passes_a_large_table_on(self, monkeypatch, limit):
-        monkeypatch.setattr(aggregate, limit, 5)
+        monkeypatch.setattr(aggregate, limit, 3)
 
         emitted, _ = run(by_key(agg.counting(), whole_item), *[(0, list(range(4)))] * 6)
 
@@ -221,7 +229,7 @@ class TestCombineByKey:
 
         assert emitted == [("a", 4.0), ("b", 4.0)]
 
-    def test_more_groups_than_are_emitted_at_once(self):
+    def test_more_groups_than_are_emitted_at_once(self, small_batches):
         verify_processor(
             partial(CombineByKeyProcessor, agg.counting()),
             input=[(x, 1) for x in [*MANY, *MANY]],
@@ -229,9 +237,9 @@ class TestCombineByKey:
             order_matters=False,
         )
 
-    def test_what_is_too_large_for_memory_goes_to_disk_and_comes_back(self):
+    def test_what_is_too_large_for_memory_goes_to_disk_and_comes_back(self, small_batches):
         verify_processor(
-            partial(CombineByKeyProcessor, agg.counting(), memory_limit=10_000),
+            partial(CombineByKeyProcessor, agg.counting(), memory_limit=1000),
             input=[(x, 1) for x in [*MANY, *MANY]],
             expect_output=[(x, 2) for x in MANY],
             order_matters=False,

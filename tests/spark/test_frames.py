@@ -203,14 +203,20 @@ def test_arguments_that_cannot_work_are_refused(make):
 def test_a_frame_is_refused_by_the_embedded_engine_when_submitted():
     p = Pipeline("p")
     p.read_from(sources.spark(lambda spark: spark.range(3))).write_to(sinks.collect())
-    with EmbeddedEngine() as embedded, pytest.raises(UnsupportedFeatureError, match="on Spark only"):
+    with (
+        EmbeddedEngine() as embedded,
+        pytest.raises(UnsupportedFeatureError, match="on Spark only"),
+    ):
         embedded.submit(p)
 
 
 def test_a_sink_of_frames_is_refused_by_the_embedded_engine_when_submitted():
     p = Pipeline("p")
     p.read_from(sources.items([1])).write_to(sinks.spark(print, "n int"))
-    with EmbeddedEngine() as embedded, pytest.raises(UnsupportedFeatureError, match="on Spark only"):
+    with (
+        EmbeddedEngine() as embedded,
+        pytest.raises(UnsupportedFeatureError, match="on Spark only"),
+    ):
         embedded.submit(p)
 
 
@@ -235,7 +241,9 @@ class TestOnSpark:
         items = self.run(
             engine,
             lambda p: p.read_from(
-                sources.spark(lambda spark: spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string"))
+                sources.spark(
+                    lambda spark: spark.createDataFrame([(1, "a"), (2, "b")], "n int, s string")
+                )
             ),
         )
         assert sorted(items, key=str) == [{"n": 1, "s": "a"}, {"n": 2, "s": "b"}]

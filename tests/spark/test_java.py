@@ -63,6 +63,8 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     found = find_java(environ)
     assert (found.executable, found.home, found.major) == (home / "bin" / "java", home, 21)
     assert found.origin == "JAVA_HOME"
+    assert found.version.startswith('openjdk version "21.0.1"')
+    assert found.version.endswith("(build x)")
     del environ["JAVA_HOME"]
     assert find_java(environ).home == other
 

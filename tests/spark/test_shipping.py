@@ -57,10 +57,7 @@ def test_a_function_of_a_module_of_the_user_brings_what_it_needs(module):
 
 
 def test_instances_come_back_as_those_of_the_same_class(module):
-    code = (
-        "from pyspark import cloudpickle;"
-        "sys.stdout.buffer.write(cloudpickle.dumps(value(5)))"
-    )
+    code = "from pyspark import cloudpickle;sys.stdout.buffer.write(cloudpickle.dumps(value(5)))"
     back = pickle.loads(in_another_process(dumps(module.Point), code))
     assert type(back) is module.Point
     assert back.x == 5

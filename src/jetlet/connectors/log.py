@@ -72,6 +72,8 @@ class LogOptions:
     sync_interval: int | None = None
     max_age: int | None = None
     max_bytes: int | None = None
+    default_partitions: int | None = None
+    """Of a log that is to be made, where ``partitions`` does not say."""
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class LogOptions:
         directory: Path_,
         *,
         partitions: int | None = None,
+        default_partitions: int | None = None,
         serializer: Serializer | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         fsync: str | Duration = "none",
@@ -121,6 +124,7 @@ class LogOptions:
             sync_interval,
             max_age,
             max_bytes,
+            default_partitions,
         )
 
 
@@ -365,11 +369,12 @@ def _settings(what: str, options: LogOptions) -> tuple[int, Serializer]:
     directory = options.directory
     found = _read_settings(directory)
     if found is None:
-        if options.partitions is None:
+        partitions = options.partitions or options.default_partitions
+        if partitions is None:
             raise InputNotFoundError(
                 f"{what}({directory!r}): there is no log; write partitions=... to make one"
             )
-        found = _create(what, options, options.partitions)
+        found = _create(what, options, partitions)
     if found["format"] != FORMAT:
         raise UnsupportedFeatureError(
             f"{what}({directory!r}): the log has format {found['format']}, and this version of "
@@ -410,6 +415,7 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
             f"{what}({directory!r}): the directory holds {foreign[0]!r}, which is not part of a "
             "log; write another directory"
         )
+    syncs = options.sync_interval is not None
     with _creating(directory):
         found = _read_settings(directory)
         if found is not None:  # another process was quicker
@@ -418,7 +424,8 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
             path = partition_directory(directory, i)
             os.makedirs(path, exist_ok=True)  # noqa: PTH103
             os.close(os.open(segment_path(path, 0), os.O_CREAT | os.O_WRONLY, 0o666))
-            sync_directory(path)
+            if syncs:
+                sync_directory(path)
         settings = {
             "format": FORMAT,
             "partitions": partitions,
@@ -429,9 +436,11 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(json.dumps(settings) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            if syncs:
+                os.fsync(file.fileno())
         unfinished.replace(Path(directory, _SETTINGS))
-        sync_directory(directory)
+        if syncs:
+            sync_directory(directory)
     return settings
 
 

@@ -38,8 +38,8 @@ _KINDS: Final[dict[str, int]] = {"pickle": 1, "json": 2, "bytes": 3}
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 _MAGIC: Final = b"JLF\x01"
-# Magic, length of the payload, checksum; then the rest, which the checksum covers too: kind, whether
-# each record has a timestamp, number of records, first offset, first and highest timestamp.
+# Magic, length of the payload, checksum; then the rest, which the checksum covers too: kind,
+# whether each record has a timestamp, number of records, first offset, first and highest timestamp.
 _PREFIX: Final = struct.Struct("<4sII")
 _REST: Final = struct.Struct("<B?xxIQqq")
 _HEADER: Final = struct.Struct("<4sIIB?xxIQqq")

@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from jetlet.connectors.log_frames import (
     HEADER_SIZE,
@@ -29,6 +30,8 @@ INDEX_INTERVAL: Final = 1 << 16
 
 _SUFFIX: Final = ".log"
 _ENTRY: Final = struct.Struct("<QQq")
+_CRC: Final = struct.Struct("<I")
+INDEX_ENTRY_SIZE: Final = _ENTRY.size + _CRC.size
 _FIRST_READ: Final = 1 << 16
 _LARGEST_READ: Final = 1 << 20
 
@@ -145,18 +148,24 @@ class IndexEntry(NamedTuple):
     """The highest timestamp in the segment before it."""
 
     def packed(self) -> bytes:
-        return _ENTRY.pack(*self)
+        data = _ENTRY.pack(*self)
+        return data + _CRC.pack(crc32(data))
 
 
 def read_index(directory: str, base: int) -> list[IndexEntry]:
-    """The entries of a segment's index; none if it is missing."""
+    """The entries of a segment's index, up to a damaged one; none if it is missing."""
     try:
         with open(index_path(directory, base), "rb") as file:  # noqa: PTH123
             data = file.read()
     except FileNotFoundError:
         return []
-    whole = len(data) // _ENTRY.size * _ENTRY.size
-    return [IndexEntry(*entry) for entry in _ENTRY.iter_unpack(memoryview(data)[:whole])]
+    entries = []
+    for at in range(0, len(data) - INDEX_ENTRY_SIZE + 1, INDEX_ENTRY_SIZE):
+        entry = data[at : at + _ENTRY.size]
+        if crc32(entry) != _CRC.unpack_from(data, at + _ENTRY.size)[0]:
+            break
+        entries.append(IndexEntry(*_ENTRY.unpack(entry)))
+    return entries
 
 
 def place_of_offset(directory: str, base: int, fd: int, offset: int) -> IndexEntry:

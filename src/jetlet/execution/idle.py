@@ -10,7 +10,7 @@ COOPERATIVE_BACKOFF = (25e-6, 1e-3)
 """First and longest sleep of a cooperative worker, in seconds."""
 BLOCKING_BACKOFF = (50e-6, 5e-3)
 """The same for a thread with a single, non-cooperative tasklet."""
-MAX_DUTY = 50
+MAX_DUTY = 40
 """A worker that finds nothing to do sleeps up to this many times longer than it was busy."""
 PARKED = 0.1
 """Longest sleep of a worker that has no tasklets, in seconds; it is woken when it gets one."""
@@ -42,6 +42,7 @@ class BackoffIdleStrategy:
     """
 
     __slots__ = (
+        "_busy",
         "_cpu_ns",
         "_first",
         "_idle_ns",
@@ -60,6 +61,7 @@ class BackoffIdleStrategy:
         self._is_signalled = False
         self._idle_ns = 0
         self._cpu_ns = 0
+        self._busy = 0.0
 
     @property
     def idle_ns(self) -> int:
@@ -70,10 +72,11 @@ class BackoffIdleStrategy:
         if pause >= self._longest:
             # The time this thread computed since the last time, not the time that passed: others
             # may have had the core, or the interpreter, in between.
-            before = self._cpu_ns
+            before, last = self._cpu_ns, self._busy
             self._cpu_ns = time.thread_time_ns()
-            busy = (self._cpu_ns - before) * 1e-9 if before else 0.0
-            pause = min(pause, max(self._longest, busy * MAX_DUTY))
+            self._busy = (self._cpu_ns - before) * 1e-9 if before else 0.0
+            # Of two passes the cheaper: one in which the garbage was collected says nothing.
+            pause = min(pause, max(self._longest, min(self._busy, last) * MAX_DUTY))
         else:
             self._cpu_ns = 0
         self._sleep(pause)

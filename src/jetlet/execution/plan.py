@@ -36,7 +36,7 @@ class NetworkEdges(Protocol):
     """Makes the tasklets of distributed edges; edges are known by their number in the DAG."""
 
     def sender(self, edge: int, member: int, name: str, inbound: InboundEdge) -> Tasklet:
-        """What sends the items of all local producers to a remote member; ``name`` is the edge's."""
+        """What sends the items of all local producers to a remote member."""
 
     def receiver(self, edge: int, name: str, outbound: Mapping[int, OutboundEdge]) -> Tasklet:
         """What takes items from remote members; ``outbound`` has a way in for each of them."""

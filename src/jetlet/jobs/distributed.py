@@ -16,7 +16,12 @@ from jetlet.jobs.coordinator import Finish, MemberLost
 from jetlet.jobs.job import Run
 from jetlet.jobs.launcher import MemberLauncher
 from jetlet.jobs.messages import Counters
-from jetlet.jobs.pickling import check_picklable, unpicklable
+from jetlet.jobs.pickling import (
+    by_value,
+    check_picklable,
+    unimportable_modules,
+    unpicklable,
+)
 from jetlet.jobs.remote_failure import RemoteFailure
 from jetlet.jobs.session import Session, SessionConfig
 from jetlet.metrics.job_metrics import JobMetrics
@@ -138,12 +143,13 @@ def dump_dag(dag: DAG) -> bytes:
         )
     for edge in dag.edges:
         copy.edge(_between_copies(edge, vertices))
-    try:
-        return dumps(copy)
-    except Exception as error:
-        # Slowly, one by one, to find out which it is.
-        check_picklable(dag, dumps)
-        raise unpicklable(f"pipeline {dag.name!r}", error) from error
+    with by_value(unimportable_modules, cloudpickle):
+        try:
+            return dumps(copy)
+        except Exception as error:
+            # Slowly, one by one, to find out which it is.
+            check_picklable(dag, dumps)
+            raise unpicklable(f"pipeline {dag.name!r}", error) from error
 
 
 def _between_copies(edge: Edge, vertices: Mapping[Vertex, Vertex]) -> Edge:

@@ -73,9 +73,7 @@ class EmbeddedEngine:
             )
         parallelism = config.default_parallelism or self.default_parallelism
         dag = _plan(what, parallelism)
-        plan = ExecutionPlan(
-            dag, default_parallelism=parallelism, member_count=self._members
-        )
+        plan = ExecutionPlan(dag, default_parallelism=parallelism, member_count=self._members)
         plan.prepare()
         runner: JobRunner
         if self._members == 1:

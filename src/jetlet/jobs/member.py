@@ -46,7 +46,7 @@ from jetlet.jobs.messages import (
     Plan,
     Ready,
 )
-from jetlet.jobs.pickling import adopt_main_classes, dump
+from jetlet.jobs.pickling import adopt_classes, dump
 from jetlet.jobs.remote_failure import RemoteFailure
 from jetlet.network.connection import Connection
 from jetlet.network.handshake import COORDINATOR, ClientHandshake
@@ -121,7 +121,7 @@ class Member:
 
     def _run_plan(self, order: Plan) -> JobFailedError | None:
         dag = pickle.loads(order.dag)
-        adopt_main_classes(order.main_classes)
+        adopt_classes(order.stray_classes)
         plan = ExecutionPlan(
             dag,
             default_parallelism=order.default_parallelism,

@@ -34,8 +34,8 @@ class Plan:
     workers: int | None
     processing_guarantee: str
     addresses: Mapping[int, str]
-    main_classes: tuple[str, ...]
-    """See :func:`jetlet.jobs.pickling.adopt_main_classes`."""
+    stray_classes: tuple[tuple[str, str], ...]
+    """See :func:`jetlet.jobs.pickling.adopt_classes`."""
 
 
 @dataclass(frozen=True, slots=True)

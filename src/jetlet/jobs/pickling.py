@@ -1,21 +1,33 @@
 """What can travel to another process, and what stays the same on its way there and back.
 
-``check_picklable`` refuses a DAG whose functions cannot travel, when it is submitted. ``dump`` and
-``load`` are for messages between the processes of a job. Classes of the submitting script travel by
-value, since no other process has that script; ``main_classes`` and ``adopt_main_classes`` see to it
-that their instances come back as instances of the same class, and travel by name meanwhile.
+``check_picklable`` refuses a DAG whose functions cannot travel, when it is submitted. ``dump`` is
+for messages between the processes of a job. Code that the other process cannot import travels by
+value: that of ``__main__`` always, that of the modules given to ``by_value`` within it. For
+members, which have this process's ``sys.path``, those are the ``unimportable_modules``;
+``stray_classes`` and ``adopt_classes`` see to it that instances of their classes come back as what
+they were.
 """
 
 from __future__ import annotations
 
+import functools
 import pickle
+import site
 import sys
-from collections.abc import Callable, Iterable
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.errors import UnpicklableFunctionError
+
+_by_value_lock = threading.RLock()
+"""What is pickled by value is a setting of the process: two jobs must not undo each other's."""
 
 
 def check_picklable(dag: DAG, dumps: Callable[[Any], bytes]) -> None:
@@ -52,31 +64,107 @@ def dump(value: Any) -> bytes:
         return data
 
 
-def main_classes() -> tuple[str, ...]:
-    """Names of the classes of the submitting script that are found under their names there."""
-    main = sys.modules.get("__main__")
-    if main is None:
-        return ()
+# --- Code that travels by value -----------------------------------------------------------
+
+
+def user_modules() -> list[ModuleType]:
+    """Loaded modules that are neither installed nor part of Python or of Jetlet."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        if name == "__main__" or name.split(".")[0] in {"jetlet", "pyspark"}:
+            continue
+        # Some entries go by a second name; they are found under their own.
+        if getattr(module, "__name__", None) == name and not _is_installed(file):
+            found.append(module)
+    return found
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    path = Path(file).resolve()
+    return any(path.is_relative_to(folder) for folder in _installation())
+
+
+@functools.cache
+def _installation() -> frozenset[Path]:
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    folders += [sysconfig.get_path(which) for which in ("stdlib", "platstdlib", "purelib")]
+    return frozenset(Path(folder).resolve() for folder in folders)
+
+
+def unimportable_modules() -> list[ModuleType]:
+    """Those that a process with the same ``sys.path`` would not find: loaded in some other way."""
+    return [module for module in user_modules() if not _is_importable(module)]
+
+
+def _is_importable(module: ModuleType) -> bool:
+    path: Any = None
+    name, spec = "", None
+    for part in module.__name__.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin is not None and spec.origin == module.__file__
+
+
+@contextmanager
+def by_value(modules: Callable[[], Iterable[ModuleType]], cloudpickle: Any) -> Iterator[None]:
+    """Within it, ``cloudpickle`` (the library, or a copy of it) sends these modules by value."""
+    with _by_value_lock:
+        known = set(cloudpickle.list_registry_pickle_by_value())
+        added = [m for m in modules() if m.__name__ not in known]
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def stray_classes() -> tuple[tuple[str, str], ...]:
+    """Module and name of the classes that travel by value and are found under these names here."""
+    modules = unimportable_modules()
+    if "__main__" in sys.modules:
+        modules.append(sys.modules["__main__"])
     return tuple(
-        name
-        for name, value in list(vars(main).items())
-        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name
+        (module.__name__, name)
+        for module in modules
+        for name, value in list(vars(module).items())
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and value.__qualname__ == name
     )
 
 
-def adopt_main_classes(names: Iterable[str], main: ModuleType | None = None) -> None:
-    """Let classes that came by value from the submitting script be found under their names here.
+def adopt_classes(names: Iterable[tuple[str, str]]) -> None:
+    """Let classes that came by value from the submitting process be found under their names here.
 
     Their instances are then pickled by name, which is what the submitting process needs to make
     instances of its own class of them. Without it they would still come back as such, since
     cloudpickle knows its classes again, but with a copy of the class in every packet.
     """
-    main = main or sys.modules["__main__"]
     wanted = set(names)
     for kind in _classes_by_value():
-        name = kind.__qualname__
-        if kind.__module__ == "__main__" and name in wanted and not hasattr(main, name):
-            setattr(main, name, kind)
+        if (kind.__module__, kind.__qualname__) in wanted:
+            module = _module(kind.__module__)
+            if not hasattr(module, kind.__qualname__):
+                setattr(module, kind.__qualname__, kind)
+
+
+def _module(name: str) -> ModuleType:
+    """The module of that name; an empty one, in empty packages, where there is none."""
+    package = name.rpartition(".")[0]
+    if package:
+        _module(package)
+    if name not in sys.modules:
+        sys.modules[name] = ModuleType(name)
+    return sys.modules[name]
 
 
 def _classes_by_value() -> list[type]:

@@ -40,7 +40,7 @@ from jetlet.jobs.messages import (
     Plan,
     Ready,
 )
-from jetlet.jobs.pickling import main_classes
+from jetlet.jobs.pickling import stray_classes
 from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
 from jetlet.network.listener import Listener
@@ -315,7 +315,7 @@ class Session:
             workers=config.workers,
             processing_guarantee=self._run.config.processing_guarantee,
             addresses=addresses,
-            main_classes=main_classes(),
+            stray_classes=stray_classes(),
         )
         self._tell(self._connections, plan)
 

@@ -129,6 +129,6 @@ class ReceiverTasklet(Tasklet):
             has_ended = has_ended or lane.outbound is None
         if has_ended:
             self._open = [lane for lane in self._open if lane.outbound is not None]
-            if not self._open:
-                return progress.DONE
+        if not self._open:
+            return progress.DONE
         return MADE_PROGRESS if made_progress else NO_PROGRESS

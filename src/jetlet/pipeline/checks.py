@@ -92,14 +92,14 @@ def check_parallelism(stage: str, parallelism: object) -> None:
         check_count(stage, "local_parallelism", parallelism)
 
 
-def check_single(stage: str, parallelism: object) -> None:
+def check_single(stage: str, parallelism: object, *, has_keyed_form: bool) -> None:
     """Refuse a parallelism above one for a step that one processor does for the whole job."""
     check_parallelism(stage, parallelism)
     if parallelism not in (None, 1):
+        instead = f", or write .grouping_key(key_fn).{stage}(...)" if has_keyed_form else ""
         raise InvalidArgumentError(
-            f"{stage} without a grouping key passes all items through one processor, so "
-            f"local_parallelism={parallelism} cannot be: leave it out, or write "
-            f".grouping_key(key_fn).{stage}(...)"
+            f"{stage} passes all items of the job through one processor, so "
+            f"local_parallelism={parallelism} cannot be: leave it out{instead}"
         )
 
 

@@ -257,7 +257,7 @@ class Stage(BasicStage[T]):
         if key is not None:
             check_function("sort", key, "a key function", "key=lambda item: ...")
         check_count("sort", "memory_limit", memory_limit)
-        check_single("sort", local_parallelism)
+        check_single("sort", local_parallelism, has_keyed_form=False)
         return self._add(
             SortTransform(
                 name=name or "sort",

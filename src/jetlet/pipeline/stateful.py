@@ -30,7 +30,7 @@ def stateful_transform(
         )
     check_function(method, fn, f"a function of {arguments}", f"create, lambda {arguments}: ...")
     if key_fn is None:
-        check_single(method, local_parallelism)
+        check_single(method, local_parallelism, has_keyed_form=True)
     return StatefulTransform(
         name=name or method.replace("_", "-"),
         kind=kind,
@@ -53,7 +53,7 @@ def rolling_transform(
     """The transform of ``rolling_aggregate``."""
     operation = check_operation("rolling_aggregate", operation, 1)
     if key_fn is None:
-        check_single("rolling_aggregate", local_parallelism)
+        check_single("rolling_aggregate", local_parallelism, has_keyed_form=True)
     return RollingTransform(
         name=name or "rolling-aggregate",
         operation=operation,

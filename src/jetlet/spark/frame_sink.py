@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
-from operator import attrgetter, itemgetter
+from operator import attrgetter, index, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from jetlet.connectors.arguments import check_callable, check_name
@@ -260,6 +260,8 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """What turns a value into one that Arrow takes for this type; ``None`` if any does."""
     import pyarrow as pa
 
+    if pa.types.is_integer(kind):
+        return index  # Arrow would cut off what is behind the point
     if pa.types.is_timestamp(kind):
         # As Spark has it: without a zone it is meant to be local time.
         return None if kind.tz is None else lambda value: value.astimezone(UTC)

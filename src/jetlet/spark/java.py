@@ -65,7 +65,7 @@ class Java:
     """One Java runtime that has been started once and is recent enough.
 
     ``home`` is what ``JAVA_HOME`` has to be for Spark's own scripts and for the processes that
-    Spark starts. ``version`` is the whole text of ``java -version``: it tells builds apart.
+    Spark starts. ``version`` is all that ``java -version`` tells of it, by which builds are told apart.
     """
 
     executable: Path
@@ -127,8 +127,11 @@ def _inspect(origin: str, executable: Path, home: Path | None) -> Java | str:
     if home is None:
         stated = re.search(r"^\s*java\.home = (.+)$", done.stdout, re.MULTILINE)
         home = Path(stated[1].strip()) if stated else Path(os.path.realpath(executable)).parents[1]
-    build = "\n".join(line for line in done.stdout.splitlines() if not line.startswith(" "))
-    return Java(executable, home, major, build.strip(), origin)
+    # What comes before the version depends on the environment ("Picked up JAVA_TOOL_OPTIONS").
+    lines = done.stdout.splitlines()
+    first = next(at for at, line in enumerate(lines) if f'"{text}"' in line)
+    build = "\n".join(lines[first:])
+    return Java(executable, home, major, build, origin)
 
 
 def parse_version(output: str) -> tuple[str, int] | None:

@@ -123,19 +123,23 @@ class SparkRunner:
         with self._lock:
             self._tag = run.id
         on_running()
+        failure: Exception | None = None
         try:
             self._progress.begin(run.id, context)
             if context is None:
                 spark.addTag(self._tag)
             self._run(run)
         except Exception as error:
-            self._raise(run, error)
+            failure = self._failure(run, error)
         finally:
             self._ended.set()
             if self._interrupter is not None:
                 self._interrupter.join()
             self._progress.end()
             self._clean_up()
+        if failure is not None:
+            # Out here, so that it does not hold on to an error of Spark, and that to the JVM.
+            raise failure
 
     def _clean_up(self) -> None:
         """Give back what the session holds for the job, as far as it still can."""
@@ -382,16 +386,14 @@ class SparkRunner:
                         vertex=vertex.name,
                     ) from error
 
-    def _raise(self, run: Run, error: Exception) -> None:
+    def _failure(self, run: Run, error: Exception) -> Exception:
+        """What the job ends with; the whole of it is in the log."""
         if self._cancelled.is_set():
-            raise JobCancelledError(f"job {run.job_name!r} was cancelled") from None
+            return JobCancelledError(f"job {run.job_name!r} was cancelled")
         if isinstance(error, JetletError):
-            raise error
+            return error
         logger.debug("job %s failed on Spark", run.job_name, exc_info=error)
-        failure = unpack(str(error), run.id)
-        if failure is not None:
-            raise failure
-        raise explain(error, run.job_name) from None
+        return unpack(str(error), run.id) or explain(error, run.job_name)
 
 
 def context_of(spark: SparkSession) -> Any:

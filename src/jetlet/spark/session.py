@@ -18,11 +18,8 @@ import atexit
 import contextlib
 import importlib
 import importlib.util
-import itertools
 import logging
 import os
-import re
-import shlex
 import site
 import subprocess
 import sys
@@ -38,8 +35,16 @@ from typing import TYPE_CHECKING, Self
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
 from jetlet.spark.archive import archive_for
 from jetlet.spark.cache import cache_directory
-from jetlet.spark.gateway import SparkStartError, configuration_directory, launch_jvm, spark_home
+from jetlet.spark.gateway import SparkStartError, launch_jvm, spark_home
 from jetlet.spark.java import find_java
+from jetlet.spark.settings import (
+    PLAN_SETTINGS,
+    as_text,
+    configured,
+    default_settings,
+    early_settings,
+    is_local,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,26 +67,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: What a plan of ours relies upon, for any session, also a joined one and one over Connect.
-#:
-#: ``repartitionById`` keeps its partitions under adaptive execution: they are neither merged nor
-#: split. But a rule of it replaces a plan above an empty shuffle by nothing, so that a fragment
-#: which has something to say of no input (a count of zero) never runs.
-PLAN_SETTINGS: Mapping[str, str] = {
-    "spark.sql.adaptive.optimizer.excludedRules": (
-        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-    ),
-}
-
 #: What the import of pyspark and the first ``mapInArrow`` need, loaded while the JVM comes up.
 _NEEDED_LATER = ("pyspark.sql", "pandas", "pyarrow", "pyspark.testing.utils")
 
-_PROGRESS = "spark.ui.showConsoleProgress"
-
 _KEPT_LOGS = 20
-
-#: The longest path of a Unix-domain socket that every system takes, less the name of the socket.
-_LONGEST_SOCKET_DIRECTORY = 100 - len("/.xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.sock")
 
 
 @dataclass(slots=True)
@@ -101,7 +90,8 @@ class StartedSession:
         """Stop the session if it is ours. The JVM stays for the next one (see ``end_jvm``)."""
         if self.owned:
             self.owned = False
-            self.session.stop()
+            if not _forget_dead_jvm():  # which would answer with a page of complaints
+                self.session.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -128,8 +118,10 @@ def start_session(
     ``sc://`` address connects. Given ``jvm_options``, the JVM gets exactly these in place of a
     class-data archive.
     """
-    users = {key: _as_text(value) for key, value in (conf or {}).items()}
-    if master is None and "spark.master" not in users and not under_spark_submit():
+    users = {key: as_text(value) for key, value in (conf or {}).items()}
+    if master is None:
+        master = users.pop("spark.master", None) or users.pop("spark.remote", None)
+    if master is None and not under_spark_submit():
         master = os.environ.get("SPARK_REMOTE")
     if master is not None and master.startswith("sc://"):
         return connect_session(master, users)
@@ -139,11 +131,8 @@ def start_session(
         watch = _Stopwatch()
         _choose_python(users)
         if _needs_a_jvm():
-            early = dict(users)
-            # Spark switches it on for a shell, which we are to it, unless it is told at the start.
-            if _configured(_PROGRESS, users) is None:
-                early[_PROGRESS] = "false"
-            _start_jvm(master or _configured("spark.master", users), early, jvm_options, watch)
+            known = master or configured("spark.master")
+            _start_jvm(known, early_settings(known, users), jvm_options, watch)
         session = _build(master, app_name, users)
         watch.lap("session")
         if _jvm is not None:
@@ -168,7 +157,7 @@ def connect_session(url: str, conf: Mapping[str, object] | None = None) -> Start
         builder = SparkSession.builder.remote(url)
         # Only what may be set while a session runs: the rest is the server's.
         for key, value in {**PLAN_SETTINGS, **(conf or {})}.items():
-            builder = builder.config(key, _as_text(value))
+            builder = builder.config(key, as_text(value))
         session = builder.getOrCreate()
         watch.lap("session")
         return StartedSession(session, owned=True, seconds=watch.seconds)
@@ -186,7 +175,12 @@ def active_session() -> SparkSession | None:
         return None
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    session = SparkSession.getActiveSession()
+    if session is None:  # it is a matter of threads; in another one there may still be
+        session = SparkSession._instantiatedSession
+        if session is not None and session._sc._jsc is None:
+            return None  # stopped
+    return session
 
 
 def under_spark_submit() -> bool:
@@ -201,13 +195,12 @@ def end_jvm(*, patience: float = 5.0) -> None:
     """
     global _jvm
     with _lock:
-        if _jvm is None:
+        if _jvm is None or _forget_dead_jvm():
             return
         session = active_session()
-        if session is not None and _jvm.alive:
+        if session is not None:
             session.stop()
         _forget_gateway()
-        atexit.unregister(_at_exit)
         _jvm.close(patience=patience)
         _jvm = None
 
@@ -222,10 +215,9 @@ def _start_jvm(
     watch.lap("java")
     archive = archive_for(java, home) if jvm_options is None else None
     environ = dict(os.environ)
-    local = master is None or master.startswith("local")
-    if local:
+    if is_local(master):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    one_process = local and not (master or "").startswith("local-cluster")
+    one_process = is_local(master) and not (master or "").startswith("local-cluster")
     launch = partial(
         launch_jvm,
         java,
@@ -271,7 +263,7 @@ def _build(master: str | None, app_name: str | None, users: Mapping[str, str]) -
     # As the JVM sees it: spark-defaults.conf, PYSPARK_SUBMIT_ARGS and spark-submit are all in it.
     given = {**dict(SparkConf().getAll()), **users}
     master = master or given.get("spark.master", "local[*]")
-    ours = _defaults(master, _jvm)
+    ours = default_settings(master, _jvm)
     settings = {
         **{k: v for k, v in ours.items() if k not in given},
         **users,
@@ -283,59 +275,6 @@ def _build(master: str | None, app_name: str | None, users: Mapping[str, str]) -
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def _defaults(master: str, jvm: Jvm | None) -> dict[str, str]:
-    """What a session of ours has where the user has not said otherwise."""
-    settings = {
-        **PLAN_SETTINGS,
-        "spark.ui.enabled": "false",
-        _PROGRESS: "false",
-        # A cancelled task's Python worker is killed after this; the default waits two seconds.
-        "spark.python.task.killTimeout": "200ms",
-    }
-    if jvm is None:  # spark-submit's: its log is not ours to redirect
-        settings["spark.log.level"] = "ERROR"
-    cores = _local_cores(master)
-    if cores is not None:
-        settings["spark.sql.shuffle.partitions"] = str(cores)
-        if jvm is not None and len(str(jvm.directory)) <= _LONGEST_SOCKET_DIRECTORY:
-            # 40 ms less for each pass through Python. The sockets take no password, so they are
-            # in a directory that nobody else can enter.
-            settings["spark.python.unix.domain.socket.enabled"] = "true"
-            settings["spark.python.unix.domain.socket.dir"] = str(jvm.directory)
-    return settings
-
-
-def _local_cores(master: str) -> int | None:
-    """How many tasks run at once on a ``local`` master, else ``None``."""
-    stated = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
-    if stated is None:
-        return None
-    if stated[1] == "*":
-        return os.cpu_count() or 1
-    return int(stated[1] or 1)
-
-
-def _configured(key: str, users: Mapping[str, str]) -> str | None:
-    """A setting of the user, wherever it is written, as far as that can be told before Spark runs.
-
-    Only for what has to be known that early: once the JVM is up, it knows better.
-    """
-    if key in users:
-        return users[key]
-    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    for option, value in itertools.pairwise(arguments):
-        if option == f"--{key.rpartition('.')[2]}":
-            return value
-        if option == "--conf" and value.startswith(f"{key}="):
-            return value.partition("=")[2]
-    with contextlib.suppress(OSError):
-        defaults = configuration_directory(spark_home(), os.environ) / "spark-defaults.conf"
-        line = rf"^\s*{re.escape(key)}[\s=:]+(\S+)"
-        found = re.search(line, defaults.read_text(), re.MULTILINE)
-        return found[1] if found else None
-    return None
 
 
 def _choose_python(users: Mapping[str, str]) -> None:
@@ -386,13 +325,15 @@ def _needs_a_jvm() -> bool:
     return SparkContext._gateway is None
 
 
-def _forget_dead_jvm() -> None:
+def _forget_dead_jvm() -> bool:
     """A JVM that died (killed for its memory, say) does not keep this process from another."""
     global _jvm
-    if _jvm is not None and not _jvm.alive:
-        _forget_gateway()
-        _jvm.close()
-        _jvm = None
+    if _jvm is None or _jvm.alive:
+        return False
+    _forget_gateway()
+    _jvm.close()
+    _jvm = None
+    return True
 
 
 def _forget_gateway() -> None:
@@ -457,11 +398,6 @@ def _is_missing(module: str) -> bool:
         return importlib.util.find_spec(module) is None
     except ModuleNotFoundError:  # its parent is missing
         return True
-
-
-def _as_text(value: object) -> str:
-    """A setting as Spark writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Stopwatch:

@@ -7,18 +7,12 @@ part of Python. So a change in a module is there with the next job.
 
 from __future__ import annotations
 
-import functools
 import pickle
-import site
-import sys
-import sysconfig
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jetlet._version import __version__
@@ -26,58 +20,19 @@ from jetlet.core.dag import DAG
 from jetlet.core.vertex import Vertex
 from jetlet.errors import UnpicklableFunctionError
 from jetlet.jobs import pickling
+from jetlet.jobs.pickling import user_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SHIPPED = "spark.jetlet.shipped"
 
-_by_value_lock = threading.RLock()
-"""What is pickled by value is a setting of the process: two jobs must not undo each other's."""
-
-
-def user_modules() -> list[ModuleType]:
-    """Loaded modules that are neither installed nor part of Python or of Jetlet."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
-            continue
-        if name == "__main__" or name.split(".")[0] in {"jetlet", "pyspark"}:
-            continue
-        # Some entries go by a second name; they are found under their own.
-        if getattr(module, "__name__", None) == name and not _is_installed(file):
-            found.append(module)
-    return found
-
-
-@functools.cache
-def _is_installed(file: str) -> bool:
-    path = Path(file).resolve()
-    return any(path.is_relative_to(folder) for folder in _installation())
-
-
-@functools.cache
-def _installation() -> frozenset[Path]:
-    folders = [*site.getsitepackages(), site.getusersitepackages()]
-    folders += [sysconfig.get_path(which) for which in ("stdlib", "platstdlib", "purelib")]
-    return frozenset(Path(folder).resolve() for folder in folders)
-
 
 @contextmanager
 def by_value() -> Iterator[None]:
     """Within it, cloudpickle sends the user's modules by value."""
-    cloudpickle = _cloudpickle()
-    with _by_value_lock:
-        known = set(cloudpickle.list_registry_pickle_by_value())
-        added = [m for m in user_modules() if m.__name__ not in known]
-        for module in added:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in added:
-                cloudpickle.unregister_pickle_by_value(module)
+    with pickling.by_value(user_modules, _cloudpickle()):
+        yield
 
 
 def dumps(value: Any) -> bytes:

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.vertex import Vertex
@@ -65,9 +66,10 @@ class FragmentTask:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        index = context.partitionId() if context is not None else 0
-        attempt = context.taskAttemptId() if context is not None else 0
+        assert context is not None
+        attempt = context.taskAttemptId()
         spec = self._load()
+        index, batches = _task_index(batches, spec, context.partitionId())
         task = RunningTask(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}")
         return task.run(self._broadcasts, self._accumulator)
 
@@ -222,6 +224,23 @@ class _Clients:
             payload = dump_items(items, vertex)
             self._chunks[vertex].learn(len(items), len(payload))
             self._output.add(self._channels[vertex], 0, payload)
+
+
+def _task_index(
+    batches: Iterator[pa.RecordBatch], spec: FragmentSpec, partition: int
+) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Which of its fragment's tasks this is, and its input.
+
+    Spark's number of the partition does not tell: in a union those of the second part go on from
+    the first. So each row has the number. A task without rows has nothing to read, and then any
+    number will do that no other task of the fragment can have.
+    """
+    if spec.frame_source is not None:
+        return partition, batches
+    for batch in batches:
+        if batch.num_rows:
+            return batch.column(0)[0].as_py(), chain((batch,), batches)
+    return spec.tasks + partition, iter(())
 
 
 def _wake(execution: Execution) -> None:

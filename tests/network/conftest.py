@@ -1,0 +1,98 @@
+"""Pairs of connections over real sockets, and what they saw."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jetlet.network.connection import Connection
+from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
+from jetlet.network.tls import Tls
+
+TIMEOUT = 10.0
+
+
+class End:
+    """One end of a connection that remembers all that happens to it."""
+
+    def __init__(self):
+        self.frames = []
+        self.ready = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.refused = asyncio.Event()
+        self.error = None
+        self.connection = None
+        self._arrived = asyncio.Condition()
+
+    def make(self, handshake, on_refused=None):
+        def refuse(connection, error):
+            self.error = error
+            self.refused.set()
+            if on_refused is not None:
+                on_refused(connection, error)
+
+        self.connection = Connection(
+            handshake,
+            on_ready=lambda _: self.ready.set(),
+            on_frame=self._frame,
+            on_closed=self._closed,
+            on_refused=refuse,
+        )
+        return self.connection
+
+    def _frame(self, _, kind, body):
+        self.frames.append((kind, bytes(body)))
+
+    def _closed(self, _, error):
+        self.error = error
+        self.closed.set()
+
+    async def until(self, count):
+        """Wait for so many frames."""
+        async with asyncio.timeout(TIMEOUT):
+            while len(self.frames) < count:
+                await asyncio.sleep(0)
+        return self.frames
+
+    @staticmethod
+    async def soon(event):
+        async with asyncio.timeout(TIMEOUT):
+            await event.wait()
+
+
+@asynccontextmanager
+async def connected(server_secret=None, client_secret=None):
+    """Two ends over a socket pair, in the middle of their handshake."""
+    loop = asyncio.get_running_loop()
+    secret = server_secret or new_secret()
+    left, right = socket.socketpair()
+    server, client = End(), End()
+    await loop.connect_accepted_socket(lambda: server.make(ServerHandshake(secret, 0)), left)
+    await loop.create_unix_connection(
+        lambda: client.make(ClientHandshake(client_secret or secret, 1, 0)), sock=right
+    )
+    try:
+        yield server, client
+    finally:
+        for end in (server, client):
+            end.connection.abort("the test is over")
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def ends():
+    return connected
+
+
+@pytest.fixture
+def end():
+    return End
+
+
+CERTIFICATE = """-----BEGIN CERTIFICATE-----
+@CERT@
+-----END CERTIFICATE-----
+"""

@@ -1,0 +1,160 @@
+"""What importing Jetlet costs, and which folder may import from which."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jetlet
+
+ROOT = Path(jetlet.__file__).parent
+
+HEAVY = [
+    "click",
+    "datasketches",
+    "fsspec",
+    "numpy",
+    "pandas",
+    "py4j",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "zstandard",
+]
+
+LAYERS = [
+    "cli",
+    "testing",
+    "running",
+    "sinks",
+    "sources",
+    "spark",
+    "tasks",
+    "jobs",
+    "planner",
+    "agg",
+    "windows",
+    "connectors",
+    "processors",
+    "pipeline",
+    "network",
+    "execution",
+    "snapshots",
+    "metrics",
+    "core",
+    "errors",
+    "_version",
+]
+"""A module imports only from those behind its own; single files are among the folders."""
+
+CONVENIENCES = {
+    # What users call on a pipeline reaches up to the planner and the engines, when it is called.
+    ("pipeline/pipeline.py", "planner"),
+    ("pipeline/pipeline.py", "running"),
+}
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_import_takes_less_than_100_ms():
+    code = (
+        "import time; start = time.perf_counter(); import jetlet; "
+        "print(time.perf_counter() - start)"
+    )
+
+    best = min(float(run_python(code)) for _ in range(5))
+
+    assert best < 0.1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import jetlet",
+        "from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, whole_item",
+    ],
+)
+def test_import_brings_no_client_along(statement):
+    loaded = run_python(f"import sys\n{statement}\nprint(*sys.modules)").split()
+
+    assert "jetlet" in loaded
+    assert not {name.split(".")[0] for name in loaded} & set(HEAVY)
+
+
+def test_planning_and_running_bring_no_client_along():
+    code = """
+import sys
+from jetlet import Pipeline, agg, sinks, sources, whole_item
+p = Pipeline("light")
+out = sinks.collect()
+p.read_from(sources.items([1, 1])).grouping_key(whole_item).aggregate(agg.counting()).write_to(out)
+p.run(on="embedded")
+assert out.items == [(1, 2)]
+print(*sys.modules)
+"""
+    loaded = {name.split(".")[0] for name in run_python(code).split()}
+
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_module_imports_only_from_below(path):
+    file = str(path.relative_to(ROOT))
+    if file in ("__init__.py", "__main__.py"):
+        return
+    home = layer_of(file)
+
+    found = {(file, layer) for layer in imported_layers(ast.parse(path.read_text()))}
+
+    upwards = {
+        (file, layer)
+        for file, layer in found
+        if layer != home and LAYERS.index(layer) < LAYERS.index(home)
+    }
+    assert upwards - CONVENIENCES == set()
+
+
+def layer_of(file):
+    return file.split("/")[0].removesuffix(".py")
+
+
+def imported_layers(tree):
+    """The layers that a module imports at run time, also inside functions."""
+    ignored = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
+    for node in ast.walk(tree):
+        if id(node) in ignored:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "jetlet" and len(parts) > 1:
+                yield parts[1] if parts[1] in LAYERS else home_of(parts[1])
+
+
+def home_of(name):
+    """The layer of a name that the package itself exports."""
+    return jetlet._HOMES[name].split(".")[1] if name in jetlet._HOMES else name
+
+
+def type_checking_blocks(tree):
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ]
