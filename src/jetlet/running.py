@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jetlet.errors import InvalidArgumentError
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
+from jetlet.pipeline.transforms import SourceTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
@@ -39,8 +40,11 @@ def make_engine(on: str, **options: Any) -> Any:
 
 def run(pipeline: Pipeline, on: str, config: JobConfig | None, **options: Any) -> Job:
     """Run a pipeline and return its job, which has ended."""
-    # Spark takes seconds to start; who forgot a sink is told before that.
+    # Spark takes seconds to start; who forgot a sink or misspelt a path is told before that.
     pipeline.plan(default_parallelism=1)
+    for transform in pipeline.transforms:
+        if isinstance(transform, SourceTransform):
+            transform.source.check()
     with make_engine(on, **options) as engine:
         job: Job = engine.submit(pipeline, config)
         try:

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetlet import sinks, sources
+from jetlet import EmbeddedEngine, Pipeline, sinks, sources
 from jetlet.connectors.log import Log
 from jetlet.connectors.log_frames import HEADER_SIZE
-from jetlet.connectors.log_reader import CHECK_EVERY, PartitionReader
+from jetlet.connectors.log_reader import CHECK_EVERY, FRAMES_PER_POLL, PartitionReader
 from jetlet.connectors.log_segments import (
     INDEX_ENTRY_SIZE,
     index_path,
@@ -76,7 +77,7 @@ class TestAppendingAndReading:
 
     def test_timestamps_are_the_clocks_by_default(self, directory):
         with Log(directory, partitions=1, clock=ManualClock(1234)) as log:
-            log.append("ab")
+            log.append(iter("ab"))
             assert read_all(log) == [(1234, "a"), (1234, "b")]
 
     def test_nothing_is_nothing(self, directory):
@@ -116,6 +117,13 @@ class TestAppendingAndReading:
                 assert items_of(log, offset=offset) == list(range(offset, 3000))
             assert log.read(0, 5, 3).items == [5, 6, 7]
             assert log.read(0, 1020, 10).items == list(range(1020, 1030))
+
+    def test_read_of_many_small_batches_is_short(self, directory):
+        with Log(directory, partitions=1) as log:
+            for i in range(FRAMES_PER_POLL + 10):
+                log.append([i])
+            assert log.read(0, 5, 1000).items == list(range(5, 5 + FRAMES_PER_POLL))
+            assert items_of(log) == list(range(FRAMES_PER_POLL + 10))
 
     def test_large_records_are_stored_whole(self, directory):
         large = [os.urandom(700_000), b"x", os.urandom(3_000_000)]
@@ -183,6 +191,21 @@ class TestAppendingAndReading:
             with pytest.raises(InvalidArgumentError, match="timestamps"):
                 log.append(["a"], timestamps=timestamps)
             assert log.end_offsets() == [0]
+
+    @pytest.mark.parametrize("items", ["text", b"bytes", 5, None])
+    def test_what_is_not_items_is_refused(self, directory, items):
+        with Log(directory, partitions=1) as log, pytest.raises(InvalidArgumentError, match="list"):
+            log.append(items)
+
+    @pytest.mark.parametrize(
+        "options", [{"partition": 1}, {"partition": -1}, {"partition": 0, "key": str}]
+    )
+    def test_partitions_that_are_none_are_refused(self, directory, options):
+        with Log(directory, partitions=1) as log:
+            with pytest.raises(InvalidArgumentError, match="partition"):
+                log.append([1], **options)
+            with pytest.raises(InvalidArgumentError, match="from 0 to 0"):
+                log.read(1, 0)
 
     def test_forked_writer_has_a_lock_of_its_own(self, directory):
         with Log(directory, partitions=1) as log:
@@ -722,7 +745,7 @@ class TestSource:
     def test_starts_where_told(self, log, start, expected):
         reader = self.open(sources.log(log.directory, start=start))
         assert "".join(sorted(item for _, _, item in self.polled(reader))) == expected
-        log.append("xy", partition=0, timestamps=30)
+        log.append(["x", "y"], partition=0, timestamps=30)
         assert self.polled(reader) == [(0, 30, "x"), (0, 30, "y")]
         reader.close()
 
@@ -781,6 +804,37 @@ class TestSource:
             with pytest.raises(BadRecordError):
                 reader.poll(1)
             reader.close()
+
+    def test_position_behind_the_end_goes_on_at_the_end(self, log, caplog):
+        reader = self.open(sources.log(log.directory))
+        reader.restore([100, 1])
+        assert [item for _, _, item in self.polled(reader)] == ["d"]
+        assert "ends before" in caplog.text
+        log.append(["new"], partition=0, timestamps=50)
+        assert self.polled(reader) == [(0, 50, "new")]
+        reader.close()
+
+    def test_pipelines_write_and_follow(self, directory):
+        events = [(i % 10, i) for i in range(1000)]
+        fill = Pipeline("fill")
+        sink = sinks.log(directory, key=lambda e: e[0], timestamp=lambda e: e[1], partitions=2)
+        fill.read_from(sources.items(events)).write_to(sink)
+        fill.run(on="embedded")
+        found, seen_all = [], threading.Event()
+
+        def take(event):
+            found.append(event)
+            if len(found) == len(events):
+                seen_all.set()
+
+        follow = Pipeline("follow")
+        read = follow.read_from(sources.log(directory)).with_native_timestamps()
+        read.write_to(sinks.client(take))
+        with EmbeddedEngine() as engine:
+            job = engine.submit(follow)
+            assert seen_all.wait(30)
+            job.cancel()
+        assert sorted(found, key=lambda e: e[1]) == events
 
     def test_there_must_be_a_log_unless_it_is_to_be_made(self, directory):
         with pytest.raises(InputNotFoundError, match=r"sources\.log.*write partitions="):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from contextlib import asynccontextmanager
 
@@ -10,9 +11,17 @@ import pytest
 
 from jetlet.network.connection import Connection
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
-from jetlet.network.tls import Tls
 
 TIMEOUT = 10.0
+
+
+async def until_true(condition):
+    """Let the loop run until something is so."""
+    async with asyncio.timeout(TIMEOUT):
+        for turn in itertools.count():
+            if condition():
+                return
+            await asyncio.sleep(0 if turn < 1000 else 0.001)
 
 
 class End:
@@ -25,7 +34,6 @@ class End:
         self.refused = asyncio.Event()
         self.error = None
         self.connection = None
-        self._arrived = asyncio.Condition()
 
     def make(self, handshake, on_refused=None):
         def refuse(connection, error):
@@ -52,9 +60,7 @@ class End:
 
     async def until(self, count):
         """Wait for so many frames."""
-        async with asyncio.timeout(TIMEOUT):
-            while len(self.frames) < count:
-                await asyncio.sleep(0)
+        await until_true(lambda: len(self.frames) >= count)
         return self.frames
 
     @staticmethod
@@ -92,7 +98,6 @@ def end():
     return End
 
 
-CERTIFICATE = """-----BEGIN CERTIFICATE-----
-@CERT@
------END CERTIFICATE-----
-"""
+@pytest.fixture
+def until():
+    return until_true

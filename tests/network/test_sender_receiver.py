@@ -75,7 +75,7 @@ class Destination:
 
     def __init__(self, consumers=1, capacity=1024, members=(0,), routing=None):
         self.queues = {m: [BoundedQueue(capacity) for _ in range(consumers)] for m in members}
-        routing = routing or (lambda queues: UnicastEdge(queues))
+        routing = routing or UnicastEdge
         if consumers == 1:
             routing = lambda queues: SingleTargetEdge(queues[0])
         self.receiver = ReceiverTasklet("a -> b", {m: routing(q) for m, q in self.queues.items()})
@@ -248,11 +248,12 @@ def test_broadcast_reaches_every_local_consumer_once(consumers):
     for packet in packets_of(list(range(50)), DONE):
         dest.receiver.receive(0, packet)
     got = [[] for _ in range(consumers)]
+    rnd = random.Random(consumers)
     state = MADE_PROGRESS
     while state is not progress.DONE:
         state = dest.receiver.call()
         for consumer in range(consumers):
-            got[consumer] += dest.take(consumer=consumer, limit=random.Random(consumer).randint(1, 5))
+            got[consumer] += dest.take(consumer=consumer, limit=rnd.randint(1, 5))
     for consumer in range(consumers):
         assert [*got[consumer], *dest.take(consumer=consumer)] == [*range(50), DONE]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -345,15 +345,17 @@ def test_unstable_keys_fail_on_every_engine(engine, key):
 
 
 def test_unpicklable_function_is_refused_where_it_would_have_to_travel(engine):
-    with Path(__file__).open() as file:
-        p = Pipeline("unpicklable")
-        out = sinks.collect()
-        p.read_from(sources.items([1])).map(lambda x: (x, file.name), name="attach").write_to(out)
-        if not engine.is_spark:
-            engine.run(p)
-            assert out.items == [(1, __file__)]
-            return
-        with pytest.raises(UnpicklableFunctionError) as caught:
-            engine.submit(p)
-    assert "stage 'attach'" in str(caught.value)
+    lock = threading.Lock()
+    p = Pipeline("unpicklable")
+    out = sinks.collect()
+    p.read_from(sources.items([1])).map(lambda x: (x, lock.locked()), name="ask").write_to(out)
+    if not engine.is_spark:
+        engine.run(p)
+        assert out.items == [(1, False)]
+        return
+
+    with pytest.raises(UnpicklableFunctionError) as caught:
+        engine.submit(p)
+
+    assert "stage 'ask'" in str(caught.value)
     assert ".map_using_service(jetlet.service(" in str(caught.value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 from collections import Counter
@@ -23,6 +24,7 @@ from jetlet.spark.exchange import (
     ExchangeReader,
     ExchangeWriter,
     OutputPort,
+    RowStream,
     TaskOutput,
     dump,
     frame_column,
@@ -121,7 +123,7 @@ class TestExchangeWriter:
     ):
         cuts = sorted(data.draw(st.lists(st.integers(0, len(items)), max_size=5)))
         bounds = [0, *cuts, len(items)]
-        batches = [items[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        batches = [items[a:b] for a, b in itertools.pairwise(bounds)]
         first = write(port(Routing.UNICAST, targets), [items])
         assert write(port(Routing.UNICAST, targets), batches) == first
         sizes = [len(share) for share in first.values()]
@@ -205,22 +207,55 @@ class TestChunks:
         assert chunks.size * 1024 <= exchange.BUFFERED_ITEMS
 
 
+def batches(rows):
+    channels, payloads = zip(*rows, strict=True)
+    columns = [pa.array(channels, pa.int32()), pa.array(payloads, pa.binary())]
+    return iter([pa.RecordBatch.from_arrays(columns, names=["channel", "payload"])])
+
+
+class Outbox:
+    def __init__(self):
+        self.batches = []
+
+    def offer_batch(self, batch, ordinal):
+        self.batches.append(batch)
+        return True
+
+
 class TestReaders:
     def test_items_go_to_the_edge_of_their_channel_and_messages_are_passed_on(self):
         told = []
         rows = [(4, dump([1, 2])), (-1, b"message"), (7, dump(["a"])), (4, dump([3]))]
 
         def read():
-            return ExchangeReader(iter(rows), {4: 0, 7: 1}, lambda *m: told.append(m))
+            stream = RowStream(batches(rows), {4: 0, 7: 0}, lambda *m: told.append(m))
+            return ExchangeReader(stream, 0, {4: 0, 7: 1})
 
         verify_processor(read, expect_outputs=[[1, 2, 3], ["a"]], snapshots=False)
         assert set(told) == {(-1, b"message")}
 
     def test_a_large_payload_is_cut_into_batches(self):
         def read():
-            return ExchangeReader(iter([(0, dump(list(range(5000))))]), {0: 0}, None)
+            stream = RowStream(batches([(0, dump(list(range(5000))))]), {0: 0}, None)
+            return ExchangeReader(stream, 0, {0: 0})
 
         verify_processor(read, expect_output=list(range(5000)), snapshots=False)
+
+    def test_each_reader_ends_with_the_last_row_of_its_rank(self):
+        rows = [(1, dump(["first"])), (-1, b"message"), (0, dump(["second"]))]
+        stream = RowStream(batches(rows), {0: 1, 1: 0}, lambda *_: None)
+        readers = [ExchangeReader(stream, rank, {1 - rank: 0}) for rank in (0, 1)]
+        outboxes = [Outbox(), Outbox()]
+        for reader, outbox in zip(readers, outboxes, strict=True):
+            reader.init(outbox, ProcessorContext())
+        # The second is asked first, and waits; the first ends although there are rows left.
+        assert not readers[1].complete()
+        assert not outboxes[1].batches
+        assert not readers[0].complete()
+        assert readers[0].complete()
+        assert not readers[1].complete()
+        assert readers[1].complete()
+        assert [outbox.batches for outbox in outboxes] == [[["first"]], [["second"]]]
 
     def test_a_broadcast_is_read_whole_by_each_task(self):
         def read():

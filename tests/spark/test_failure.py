@@ -125,8 +125,10 @@ ModuleNotFoundError: No module named 'jetlet'
         (DIED, "a Python worker died again and again", RestartableError),
         (TRACEBACK, "ModuleNotFoundError: No module named 'jetlet'", JobFailedError),
         (
-            "Total size of serialized results of 3 tasks (1100.0 MiB) is bigger than "
-            "spark.driver.maxResultSize (1024.0 MiB)",
+            (
+                "Total size of serialized results of 3 tasks (1100.0 MiB) is bigger than "
+                "spark.driver.maxResultSize (1024.0 MiB)"
+            ),
             "larger than spark.driver.maxResultSize (1024.0 MiB)",
             JobFailedError,
         ),

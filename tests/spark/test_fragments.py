@@ -219,8 +219,10 @@ def test_the_stages_of_spark_tell_what_is_moved():
         ("stage 0", ["a"]),
         ("stage 1", ["c"]),
         (
-            "stage 2; items of 'a' from stage 0 are shuffled by key; "
-            "all items of 'c' from stage 1 are broadcast to each task",
+            (
+                "stage 2; items of 'a' from stage 0 are shuffled by key; "
+                "all items of 'c' from stage 1 are broadcast to each task"
+            ),
             ["b"],
         ),
         (

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import threading
-from collections import namedtuple
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -39,7 +39,9 @@ class Partly:
     count: int
 
 
-Named = namedtuple("Named", "count, word")
+class Named(NamedTuple):
+    count: int
+    word: str
 
 
 class TestFrameReader:
@@ -134,12 +136,12 @@ class TestFrameRows:
             "nested": pa.struct([("a", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]),
             "data": pa.binary(),
         }
-        zone = datetime.timezone(datetime.timedelta(hours=2))
-        noon = datetime.datetime(2024, 1, 2, 12, tzinfo=zone)
+        zone = dt.timezone(dt.timedelta(hours=2))
+        noon = dt.datetime(2024, 1, 2, 12, tzinfo=zone)
         item = {
-            "day": datetime.date(2024, 1, 2),
+            "day": dt.date(2024, 1, 2),
             "at": noon,
-            "local": datetime.datetime(2024, 1, 2, 12),
+            "local": dt.datetime(2024, 1, 2, 12),  # noqa: DTZ001
             "price": Decimal("1.5"),
             "tags": ["a", None],
             "map": {"a": 1},
@@ -154,7 +156,7 @@ class TestFrameRows:
         assert row["price"] == Decimal("1.50")
 
     def test_a_time_without_a_zone_is_local_time(self):
-        naive = datetime.datetime(2024, 7, 1, 12)
+        naive = dt.datetime(2024, 7, 1, 12)  # noqa: DTZ001
         rows = FrameRows(pa.struct([("at", pa.timestamp("us", tz="UTC"))]))
         (row,) = rows.array([(naive,)]).to_pylist()
         assert row["at"] == naive.astimezone()

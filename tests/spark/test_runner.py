@@ -194,7 +194,10 @@ def test_a_shuffled_edge_of_higher_priority_is_read_to_its_end_first(engine):
 
 def test_priorities_that_cannot_be_kept_are_refused_when_submitted(engine):
     dag = DAG("circle")
-    source, fork = dag.new_vertex("source", lambda: Emit(1), 1), dag.new_vertex("fork", Processor, 1)
+    source, fork = (
+        dag.new_vertex("source", lambda: Emit(1), 1),
+        dag.new_vertex("fork", Processor, 1),
+    )
     join = dag.new_vertex("join", Processor, 1)
     dag.edge(between(source, fork).partitioned().distributed())
     dag.edge(from_(fork).to(join)).edge(from_(fork, 1).to(join, 1).priority(-1))
@@ -245,7 +248,8 @@ class TestFailure:
         shown = logging.Formatter().format(by_level[logging.ERROR])
         assert "java" not in shown.replace("java.lang", "java").lower()
         whole = logging.Formatter().format(by_level[logging.DEBUG])
-        assert "org.apache.spark" in whole
+        assert "PythonException" in whole
+        assert "\tat org.apache.spark" in whole
         assert by_level[logging.DEBUG].name == "jetlet.spark"
 
     def test_a_function_that_fails_behind_a_shuffle_is_named_too(self, engine):

@@ -161,6 +161,10 @@ class FileSource(BatchSource[T]):
             check_count(f"{what}: local_parallelism", local_parallelism) or readers
         )
 
+    def check(self) -> None:
+        if not self.is_blocking:
+            self.files.list()
+
     def cut(self, target: int, *, splittable: bool) -> list[FileSplit]:
         """The files as byte ranges; each in one piece if not splittable, or compressed."""
         files = self.files.list()

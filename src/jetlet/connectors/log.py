@@ -21,14 +21,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from jetlet.connectors.arguments import check_count
+from jetlet.connectors.arguments import check_count, shortened
 from jetlet.connectors.log_frames import Serializer, check_serializer, encode
 from jetlet.connectors.log_reader import (
     PartitionReader,
@@ -51,7 +51,7 @@ from jetlet.pipeline.durations import Duration, to_ms
 
 __all__ = ["Log", "Records"]
 
-Path_ = str | os.PathLike[str]
+Directory = str | os.PathLike[str]
 Timestamps = int | Sequence[int] | None
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -79,7 +79,7 @@ class LogOptions:
     def of(
         cls,
         what: str,
-        directory: Path_,
+        directory: Directory,
         *,
         partitions: int | None = None,
         default_partitions: int | None = None,
@@ -157,7 +157,7 @@ class Log:
 
     def __init__(
         self,
-        directory: Path_,
+        directory: Directory,
         *,
         partitions: int | None = None,
         serializer: Serializer | None = None,
@@ -207,7 +207,7 @@ class Log:
 
     def append(
         self,
-        items: Sequence[Any],
+        items: Iterable[Any],
         *,
         partition: int | None = None,
         key: Callable[[Any], Any] | None = None,
@@ -221,6 +221,11 @@ class Log:
 
         A call that fails may have appended some of the items: append them again, and none is lost.
         """
+        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+            raise InvalidArgumentError(
+                f"Log.append({shortened(items)}): write a list of items, such as "
+                f"[{shortened(items)}]"
+            )
         if not isinstance(items, list | tuple):
             items = list(items)
         if timestamps is None:
@@ -319,7 +324,7 @@ class Log:
         """
         self._check_partition("offset_at", partition)
         path = partition_directory(self.directory, partition)
-        return offset_at(path, timestamp, self.serializer)
+        return offset_at(path, timestamp)
 
     def reader(self, partition: int, offset: int | None, **options: Any) -> PartitionReader:
         """A reader that follows a partition, for connectors; the caller closes it."""

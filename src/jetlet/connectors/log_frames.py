@@ -243,12 +243,8 @@ def decode(frame: Frame, data: bytes, serializer: Serializer) -> tuple[list[Any]
             f"serializer={serializer!r}"
         )
     start, end = frame.start, frame.start + frame.length
-    timestamps: Sequence[int]
     if frame.has_timestamps:
-        timestamps = struct.unpack_from(f"<{frame.records}q", data, start)
         start += 8 * frame.records
-    else:
-        timestamps = [frame.first_timestamp] * frame.records
     try:
         items = _deserialize(data, start, end, frame.records, serializer)
     except Exception as error:
@@ -260,7 +256,14 @@ def decode(frame: Frame, data: bytes, serializer: Serializer) -> tuple[list[Any]
         raise BadRecordError(
             f"at offset {frame.offset} there are {len(items)} records instead of {frame.records}"
         )
-    return items, timestamps
+    return items, timestamps_of(frame, data)
+
+
+def timestamps_of(frame: Frame, data: bytes) -> Sequence[int]:
+    """The timestamp of each record of a frame."""
+    if frame.has_timestamps:
+        return struct.unpack_from(f"<{frame.records}q", data, frame.start)
+    return [frame.first_timestamp] * frame.records
 
 
 def _deserialize(

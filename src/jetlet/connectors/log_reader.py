@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from jetlet.connectors.log_frames import SEAL, Frame, Serializer, decode
+from jetlet.connectors.log_frames import SEAL, Frame, Serializer, decode, timestamps_of
 from jetlet.connectors.log_segments import (
     FrameCursor,
     list_segments,
@@ -31,6 +31,9 @@ CHECK_EVERY: Final = 128
 """Polls without anything new, between two looks at whether the partition goes on elsewhere."""
 LONGEST_PAUSE: Final = 31
 """Polls that are skipped at the most when half a frame is at the end: it costs more to look at."""
+
+FRAMES_PER_POLL: Final = 256
+"""Frames that a poll decodes: of those with a record each, more would take over a millisecond."""
 
 logger = logging.getLogger("jetlet.connectors.log")
 
@@ -89,11 +92,13 @@ class PartitionReader:
         self.seek(offset)
 
     def poll(self, limit: int) -> Records | None:
-        """The next records, ``limit`` at the most; ``None`` if there are none yet."""
+        """The next records, ``limit`` at the most, maybe less; ``None`` if there are none yet."""
         first = self.offset
+        frames = 0
         items: list[Any] = []
         timestamps: list[int] = []
-        while len(items) < limit:
+        while len(items) < limit and frames < FRAMES_PER_POLL:
+            frames += 1
             if self._held is None and not self._load():
                 break
             assert self._held is not None
@@ -288,7 +293,7 @@ def end_offset(directory: str) -> int:
         os.close(fd)
 
 
-def offset_at(directory: str, timestamp: int, serializer: Serializer) -> int:
+def offset_at(directory: str, timestamp: int) -> int:
     """The offset of the first record at the timestamp or later; the end if there is none."""
     end = 0
     for base in list_segments(directory):
@@ -306,7 +311,7 @@ def offset_at(directory: str, timestamp: int, serializer: Serializer) -> int:
             cursor = FrameCursor(fd, place.position)
             while (frame := cursor.next()) is not None:
                 if frame.kind != SEAL and frame.max_timestamp >= timestamp:
-                    times = decode(frame, cursor.data, serializer)[1]
+                    times = timestamps_of(frame, cursor.data)
                     return frame.offset + next(
                         i for i, time in enumerate(times) if time >= timestamp
                     )

@@ -232,7 +232,7 @@ class TailReader(StreamReader[str]):
                 self._logger.warning("%s was truncated; read from its start", file.path)
                 file.lines = LineBuffer(file.path, self._encoding, self._errors)
                 file.read_to = 0
-                return True
+                return self._read(file, limit, lines, now)
         lines += found
         return bool(found) or is_full
 

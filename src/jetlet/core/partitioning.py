@@ -387,7 +387,15 @@ class Partitioner:
     #: The types that may use the memo: a few dozen are known, enums, named tuples etc. are learnt.
     MAX_VETTED_TYPES = 256
 
-    __slots__ = ("_leaves", "_memo", "_tuples", "failed_index", "key_fn", "partition_count")
+    __slots__ = (
+        "_leaves",
+        "_memo",
+        "_tuples",
+        "failed_index",
+        "key_fn",
+        "name",
+        "partition_count",
+    )
 
     def __init__(
         self,
@@ -395,8 +403,11 @@ class Partitioner:
         partition_count: int = DEFAULT_PARTITION_COUNT,
         *,
         memo_limit: int = 65_536,
+        name: str = "partitioning",
     ) -> None:
         self.key_fn = key_fn
+        self.name = name
+        """Whose key it is, for messages."""
         self.partition_count = _at_least_one("partition_count", partition_count)
         self.failed_index: int | None = None
         self._memo = _Memo(partition_count, _at_least_one("memo_limit", memo_limit))

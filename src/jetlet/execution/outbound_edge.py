@@ -172,7 +172,7 @@ class BroadcastEdge(OutboundEdge):
 
 
 def _key_failed(partitioner: Partitioner, batch: Sequence[Any]) -> ItemFailedError:
-    return ItemFailedError(batch[partitioner.failed_index or 0], "partitioning")
+    return ItemFailedError(batch[partitioner.failed_index or 0], partitioner.name)
 
 
 class FanoutEdge(OutboundEdge):

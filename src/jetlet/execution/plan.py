@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
-from jetlet.core.dag import DAG
+from jetlet.core.dag import DAG, PREPARE_SUFFIX
 from jetlet.core.edge import Edge, Routing
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, Partitioner, assign
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import Vertex
-from jetlet.errors import JobFailedError, ProcessorContractError
+from jetlet.errors import InvalidDagError, JobFailedError, ProcessorContractError
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
@@ -88,6 +88,8 @@ class ExecutionPlan:
         partition_count: int = DEFAULT_PARTITION_COUNT,
     ) -> None:
         dag.validate()
+        if member_count > 1:
+            _check_members(dag)
         self.dag = dag
         self.member_index = member_index
         self.member_count = member_count
@@ -283,7 +285,9 @@ class ExecutionPlan:
             return self._local_routing(edge, local)
         targets = [*local, *remote]
         if edge.routing is Routing.PARTITIONED:
-            partitioner = Partitioner(edge.key_fn, self.partition_count)
+            partitioner = Partitioner(
+                edge.key_fn, self.partition_count, name=f"key of {edge.dest.name.removesuffix(PREPARE_SUFFIX)}"
+            )
             if len(targets) == 1:
                 return SingleTargetEdge(targets[0], partitioner)
             positions = {m: len(local) + i for i, m in enumerate(wiring.outgoing)}
@@ -305,7 +309,9 @@ class ExecutionPlan:
         """The routing among the consumers on this member."""
         partitioner = None
         if edge.routing is Routing.PARTITIONED:
-            partitioner = Partitioner(edge.key_fn, self.partition_count)
+            partitioner = Partitioner(
+                edge.key_fn, self.partition_count, name=f"key of {edge.dest.name.removesuffix(PREPARE_SUFFIX)}"
+            )
         if len(targets) == 1:
             return SingleTargetEdge(targets[0], partitioner)
         if partitioner is not None:
@@ -328,6 +334,21 @@ class ExecutionPlan:
             return [(0, 0)] * self.partition_count
         parallelism = edge.dest.parallelism(self._default_parallelism)
         return assign(self.partition_count, self.member_count, parallelism)
+
+
+def _check_members(dag: DAG) -> None:
+    """Refuse edges that cannot work when the job has several members."""
+    for edge in dag.edges:
+        if edge.is_distributed and edge.routing is Routing.ISOLATED:
+            raise InvalidDagError(
+                f"{edge}: items of an isolated edge stay with their processor, so they cannot go "
+                f"to another member; write .isolated() without .distributed()"
+            )
+        if edge.dest.is_single and not edge.source.is_single and not edge.is_distributed:
+            raise InvalidDagError(
+                f"{edge}: the only processor of {edge.dest.name!r} is on one member, and items of "
+                f"the others could not reach it; write .all_to_one()"
+            )
 
 
 def _is_on(vertex: Vertex, member: int) -> bool:

@@ -136,6 +136,9 @@ class Job:
         self._status = JobStatus.NOT_RUNNING
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._waiting = 0
+        """Threads in ``join``."""
+        self._lock = threading.Lock()
         self._on_done = on_done
         self._service = service
         self._thread = EngineThread(self._drive, f"jetlet-job-{self.name}", service)
@@ -178,7 +181,9 @@ class Job:
         if isinstance(error, JobCancelledError):
             logger.info("job %s was cancelled", self.name)
         elif error is not None:
-            logger.error("%s", error, exc_info=error.__cause__ or error)
+            # Whoever waits for the job gets the error itself, and need not be told twice.
+            level = logging.INFO if self._waiting else logging.ERROR
+            logger.log(level, "%s", error, exc_info=error.__cause__ or error)
         self._finish(error)
 
     def _as_failure(self, error: BaseException) -> JetletError:
@@ -206,7 +211,14 @@ class Job:
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"job {self.name!r} cannot wait for its own end")
-        if not self._ended.wait(timeout):
+        with self._lock:
+            self._waiting += 1
+        try:
+            ended = self._ended.wait(timeout)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if not ended:
             raise TimeoutError(f"job {self.name!r} is still {self._status.value} after {timeout} s")
         self._join_thread()
         if self._error is not None:

@@ -42,6 +42,7 @@ MakeConnection = Callable[[OnClosed], Connection]
 class _Arrival:
     """A connection that has not proved anything yet."""
 
+    raw: socket.socket
     task: asyncio.Task[None] | None = None
     connection: Connection | None = None
 
@@ -54,6 +55,8 @@ class _Arrival:
     def turn_away(self, reason: str) -> None:
         if self.connection is not None:
             self.connection.abort(reason)
+        else:
+            self.raw.close()  # the task has not begun, and will not
         if self.task is not None:
             self.task.cancel()  # a TLS handshake; if it has ended nothing happens
 
@@ -116,11 +119,13 @@ class Listener:
             self._arrivals = arrivals = deque(a for a in arrivals if a.is_pending)
             if len(arrivals) >= PENDING:
                 arrivals.popleft().turn_away("too many connections that prove nothing")
-        arrival = _Arrival()
-        arrival.task = self._loop.create_task(self._serve(raw, arrival))
+        arrival = _Arrival(raw)
+        arrival.task = self._loop.create_task(self._serve(arrival))
         arrivals.append(arrival)
 
-    async def _serve(self, raw: socket.socket, arrival: _Arrival) -> None:
+    async def _serve(self, arrival: _Arrival) -> None:
+        raw = arrival.raw
+
         def make() -> Connection:
             arrival.connection = connection = self._make(self._refuse)
             return connection

@@ -16,6 +16,12 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate_loop import KeyedLoop, LoopBody, keyed_loop
+from jetlet.pipeline.aggregate_tables import (
+    TableCombiner,
+    TableDeductor,
+    combine_loop,
+    deduct_loop,
+)
 from jetlet.pipeline.functions import whole_item
 
 __all__ = [
@@ -74,6 +80,9 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     """Adds a batch by key, one function per input; use :meth:`keyed_accumulator`."""
     loop_bodies: tuple[LoopBody | None, ...] | None = None
     """What :meth:`keyed_accumulator` compiles where ``accumulate_keyed`` has no function."""
+    item_count: Callable[[A], int] | None = None
+    """How many items the accumulator has seen, if it knows. A sliding window then need not keep
+    count itself to tell when a key has none left."""
     name: str = "aggregate"
 
     def __post_init__(self) -> None:
@@ -121,6 +130,20 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
         """How input ``index`` is written into generated loops."""
         own = self.loop_bodies[index] if self.loop_bodies is not None else None
         return own if own is not None else LoopBody.calling(self.create, self.accumulate[index])
+
+    def table_combiner(self, *, copies: bool = False) -> TableCombiner:
+        """The function that adds entries, pairs of key and accumulator, to a table by key.
+
+        With ``copies`` the accumulators stay the caller's, otherwise the table may keep them. Ask
+        once and keep the function, as for all of these.
+        """
+        assert self.combine is not None
+        return combine_loop(self.create, self.combine, self.name, copies=copies)
+
+    def table_deductor(self) -> TableDeductor:
+        """The function that takes entries off a table to which they had been added before."""
+        assert self.deduct is not None
+        return deduct_loop(self.deduct, self.item_count, self.name)
 
     def and_then(self, fn: Callable[[R_co], S]) -> AggregateOperation[T_contra, A, S]:
         """The same operation with ``fn`` applied to its result."""

@@ -5,7 +5,6 @@ What is made of operations with ``combine`` (``deduct``) has ``combine`` (``dedu
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation, check_function, check_operation
-from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody
+from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody, MergeText, with_text
 
 __all__ = ["all_of", "co_aggregate", "filtering", "flat_mapping", "mapping"]
 
@@ -86,7 +85,7 @@ def filtering(
 
     return _adapted(
         "filtering",
-        downstream,
+        replace(downstream, item_count=None),  # it has not seen those that were filtered out
         accumulate,
         accumulate_batch,
         replace(body, add=write_add, first=None),
@@ -117,7 +116,7 @@ def flat_mapping(
 
     return _adapted(
         "flat_mapping",
-        downstream,
+        replace(downstream, item_count=None),  # it has seen parts of items
         accumulate,
         accumulate_batch,
         replace(body, add=write_add, first=None),
@@ -209,7 +208,9 @@ def all_of(*operations: _Operation) -> _Operation:
         in_place=True,
     )
     operation = _side_by_side("all_of", operations, (_accumulate(body),), (body,))
-    return replace(operation, accumulate_batch=(accumulate_batch,))
+    return replace(
+        operation, accumulate_batch=(accumulate_batch,), item_count=_count_of_one(operations)
+    )
 
 
 @overload
@@ -236,6 +237,7 @@ def co_aggregate(*operations: _Operation) -> _Operation:
     return replace(
         operation,
         accumulate_batch=tuple(_slot_batch(index, op) for index, op in enumerate(operations)),
+        item_count=_count_of_all(operations),
     )
 
 
@@ -281,8 +283,8 @@ def _side_by_side(
         accumulate=accumulate,
         export=_each("export", [operation.export for operation in operations]),
         finish=_each("finish", [operation.finish for operation in operations]),
-        combine=None if None in combines else _pairwise("combine", combines),
-        deduct=None if None in deducts else _pairwise("deduct", deducts),
+        combine=None if None in combines else _pairwise("combine", operations, combines),
+        deduct=None if None in deducts else _pairwise("deduct", operations, deducts),
         loop_bodies=bodies,
         name=name,
     )
@@ -305,24 +307,65 @@ def _accumulate(body: LoopBody) -> Callable[[list[Any], Any], list[Any]]:
 
 
 def _each(name: str, functions: Sequence[Callable[[Any], Any]]) -> Callable[[list[Any]], Any]:
-    code = GeneratedCode()
-    results = [code.call(function, f"acc[{index}]") for index, function in enumerate(functions)]
-    code.line(f"return ({', '.join(results)},)")
-    return code.compile(name, "acc")
+    def write(code: GeneratedCode, acc: str) -> str:
+        results = [code.call(function, f"{acc}[{i}]") for i, function in enumerate(functions)]
+        return f"({', '.join(results)},)"
+
+    return _expression(name, write)
 
 
-def _pairwise(name: str, functions: Sequence[Any]) -> Callable[[list[Any], list[Any]], list[Any]]:
+def _expression(
+    name: str, write: Callable[[GeneratedCode, str], str]
+) -> Callable[[list[Any]], Any]:
     code = GeneratedCode()
-    for index, function in enumerate(functions):
-        left, right = f"left[{index}]", f"right[{index}]"
-        if function is operator.add:
-            code.line(f"{left} = {left} + {right}")
-        elif function is operator.sub:
-            code.line(f"{left} = {left} - {right}")
-        else:
-            code.line(f"{left} = {code.bind(function)}({left}, {right})")
+    code.line(f"return {write(code, 'acc')}")
+    return with_text(code.compile(name, "acc"), write)
+
+
+def _pairwise(
+    name: str, operations: Sequence[_Operation], functions: Sequence[Any]
+) -> Callable[[list[Any], list[Any]], list[Any]]:
+    def write(code: GeneratedCode, left: str, right: str) -> None:
+        for index, function in enumerate(functions):
+            code.merge(function, f"{left}[{index}]", f"{right}[{index}]")
+
+    def copy(code: GeneratedCode, value: str) -> str:
+        copies = [
+            code.copy(operation.create, cast(Any, operation.combine), f"{value}[{index}]")
+            for index, operation in enumerate(operations)
+        ]
+        return f"[{', '.join(copies)}]"
+
+    code = GeneratedCode()
+    write(code, "left", "right")
     code.line("return left")
-    return code.compile(name, "left, right")
+    return with_text(code.compile(name, "left, right"), MergeText(write, copy))
+
+
+def _count_of_one(operations: Sequence[_Operation]) -> Callable[[list[Any]], int] | None:
+    """How many items all of the operations have seen, by the word of one of them."""
+    counts = [operation.item_count for operation in operations]
+    index = next((i for i, count in enumerate(counts) if count is not None), None)
+    if index is None:
+        return None
+
+    def write(code: GeneratedCode, acc: str) -> str:
+        return code.call(cast(Any, counts[index]), f"{acc}[{index}]")
+
+    return _expression("item_count", write)
+
+
+def _count_of_all(operations: Sequence[_Operation]) -> Callable[[list[Any]], int] | None:
+    """The same where each operation sees items of its own."""
+    counts = [operation.item_count for operation in operations]
+    if None in counts:
+        return None
+
+    def write(code: GeneratedCode, acc: str) -> str:
+        parts = [code.call(cast(Any, count), f"{acc}[{i}]") for i, count in enumerate(counts)]
+        return f"({' + '.join(parts)})"
+
+    return _expression("item_count", write)
 
 
 def _check_operations(name: str, operations: Sequence[object], least: int) -> None:

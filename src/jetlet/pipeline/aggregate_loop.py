@@ -19,27 +19,44 @@ composition above it is what one would write by hand::
 
 Compiled functions know their source (``linecache``), so a traceback through one shows its lines.
 They hold nothing but functions, so they can be pickled by value like a lambda.
+
+The other functions of an operation (``combine``, ``export``, ...) can say the same of themselves:
+:func:`with_text` puts on a function what it does as text, and generated code that would call it has
+the text instead. The text stays with the function, wherever that is used.
 """
 
 from __future__ import annotations
 
 import functools
 import linecache
+import operator
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 from jetlet.pipeline.functions import whole_item
 
-__all__ = ["GeneratedCode", "KeyedLoop", "LoopBody", "keyed_loop"]
+__all__ = [
+    "MISSING",
+    "GeneratedCode",
+    "KeyedLoop",
+    "LoopBody",
+    "MergeText",
+    "keyed_loop",
+    "with_text",
+    "write_keyed_add",
+]
 
 KeyedLoop = Callable[[dict[Any, Any], Iterable[Any], Sequence[Any]], None]
 
-_MISSING = object()
+F = TypeVar("F", bound=Callable[..., Any])
+
+MISSING = object()
+"""What generated code gets from a table that does not have a key."""
 
 
 class GeneratedCode:
@@ -61,7 +78,33 @@ class GeneratedCode:
 
     def call(self, fn: Callable[[Any], Any], item: str) -> str:
         """The expression that applies ``fn``; just the item if ``fn`` is ``whole_item``."""
-        return item if fn is whole_item else f"{self.bind(fn)}({item})"
+        if fn is whole_item:
+            return item
+        write = getattr(fn, _TEXT, None)
+        return write(self, item) if write is not None else f"{self.bind(fn)}({item})"
+
+    def merge(self, fn: Callable[[Any, Any], Any], left: str, right: str) -> bool:
+        """Write ``left = fn(left, right)``; true if that changes ``left`` and never assigns it."""
+        text: MergeText | None = getattr(fn, _TEXT, None)
+        if text is not None:
+            text.write(self, left, right)
+            return True
+        if fn is operator.add or fn is operator.sub:
+            self.line(f"{left} = {left} {'+' if fn is operator.add else '-'} {right}")
+        else:
+            self.line(f"{left} = {self.bind(fn)}({left}, {right})")
+        return False
+
+    def copy(
+        self, create: Callable[[], Any], combine: Callable[[Any, Any], Any], value: str
+    ) -> str:
+        """The expression for ``combine(create(), value)``: an accumulator like ``value``."""
+        text: MergeText | None = getattr(combine, _TEXT, None)
+        if text is not None:
+            return text.copy(self, value)
+        if combine is operator.add and create is int:
+            return value  # adding makes a new object, so the old one can have several owners
+        return f"{self.bind(combine)}({self.bind(create)}(), {value})"
 
     def evaluate(self, fn: Callable[[Any], Any], item: str) -> str:
         """A local variable that holds ``fn`` of the item, for what needs it more than once."""
@@ -94,6 +137,30 @@ class GeneratedCode:
         namespace = {**self._names, "__name__": __name__}
         exec(_compiled(source), namespace)
         return namespace[name]  # type: ignore[no-any-return]
+
+
+_TEXT = "_jetlet_text"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeText:
+    """What a ``combine`` or ``deduct`` function does, as source text.
+
+    It changes the left accumulator in place. Names are evaluated any number of times.
+    """
+
+    write: Callable[[GeneratedCode, str, str], None]
+    """Writes the statements, given the left and the right accumulator."""
+    copy: Callable[[GeneratedCode, str], str]
+    """The expression for a new accumulator into which one was combined."""
+
+
+def with_text(fn: F, text: MergeText | Callable[[GeneratedCode, str], str]) -> F:
+    """Say what ``fn`` does as text: a :class:`MergeText` for functions of two accumulators, for
+    those of one argument a function that writes the expression.
+    """
+    setattr(fn, _TEXT, text)
+    return fn
 
 
 @functools.lru_cache(maxsize=512)
@@ -152,23 +219,28 @@ class LoopBody:
 def keyed_loop(body: LoopBody, name: str) -> KeyedLoop:
     """Compile the function that adds each item of a batch to the accumulator of its key."""
     code = GeneratedCode()
-    missing = code.bind(_MISSING, "missing")
     code.line("get = table.get")
     with code.block("for key, item in zip(keys, batch, strict=True):"):
-        code.line(f"acc = get(key, {missing})")
-        with code.block(f"if acc is {missing}:"):
-            if body.first is not None:
-                code.line(f"table[key] = {body.first(code, 'item')}")
-            elif body.in_place:
-                code.line(f"acc = table[key] = {body.create(code)}")
-            else:
-                code.line(f"acc = {body.create(code)}")
-        if body.first is not None:
-            with code.block("else:"):
-                _write_add(code, body)
-        else:
-            _write_add(code, body)
+        write_keyed_add(code, body)
     return code.compile(f"{name}_keyed", "table, keys, batch")
+
+
+def write_keyed_add(code: GeneratedCode, body: LoopBody) -> None:
+    """Write what adds ``item`` to the accumulator of ``key`` in ``table``, whose ``get`` is bound."""
+    missing = code.bind(MISSING, "missing")
+    code.line(f"acc = get(key, {missing})")
+    with code.block(f"if acc is {missing}:"):
+        if body.first is not None:
+            code.line(f"table[key] = {body.first(code, 'item')}")
+        elif body.in_place:
+            code.line(f"acc = table[key] = {body.create(code)}")
+        else:
+            code.line(f"acc = {body.create(code)}")
+    if body.first is not None:
+        with code.block("else:"):
+            _write_add(code, body)
+    else:
+        _write_add(code, body)
 
 
 def _write_add(code: GeneratedCode, body: LoopBody) -> None:

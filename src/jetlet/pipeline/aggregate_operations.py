@@ -48,6 +48,7 @@ def counting() -> AggregateOperation[Any, int, int]:
         accumulate_batch=(_count_batch,),
         accumulate_keyed=(_count_keyed,),
         loop_bodies=(LoopBody(_zero, _write_count, _write_first_count),),
+        item_count=whole_item,
         name="counting",
     )
 

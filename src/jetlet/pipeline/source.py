@@ -27,6 +27,9 @@ class BatchSource(ABC, Generic[T]):
     is_blocking: bool = False
     """True if ``read`` may block for long (a network): the reader then gets a thread of its own."""
 
+    def check(self) -> None:  # optional hook
+        """Refuse, cheaply, what cannot be read; called before an engine that is slow to start."""
+
     @abstractmethod
     def splits(self, target: int) -> Sequence[Any]:
         """Divide the input into picklable splits; ``target`` is the number of readers to feed.

@@ -1,21 +1,27 @@
 """Event time: from items to events, and from events to watermarks.
 
-Behind a stage with timestamps, items travel as *events*: pairs ``(timestamp, item)``. Watermarks say
-how far event time has advanced. They are derived per source partition from the highest timestamp
-seen, less the lag that is allowed, and combined by minimum.
+Behind a stage with timestamps, items travel as *events*: pairs ``(timestamp, item)``. Watermarks
+say how far event time has advanced. They are derived per source partition from the highest
+timestamp seen, less the lag that is allowed, and combined by minimum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
+from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT
 
 MAX_WATERMARK_STEP = 1000
 """Watermarks are at most this far apart, whatever the windows need."""
+IDLE_CHECK_MS = 100
+"""How often to look whether the input has gone quiet, at the most."""
+
+_TIMES = frozenset({int})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +33,36 @@ class EventTimePolicy:
     step: int = 1
     """Watermarks are multiples of this: no window needs finer ones."""
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
+    """A partition that is quiet for so long is not waited for; 0 to wait for ever."""
+
+    @property
+    def check_interval(self) -> int:
+        """Milliseconds between two looks whether the input has gone quiet."""
+        return max(1, min(IDLE_CHECK_MS, self.idle_timeout))
 
 
 class WatermarkSource:
-    """Makes the watermarks of one processor that sees some partitions of a source."""
+    """Makes the watermarks of one processor that sees some partitions of a source.
 
-    __slots__ = ("_coalescer", "_idle", "_last_event", "_policy", "_watermarks")
+    All methods return the watermarks to emit now, in order, behind the events at hand.
+    """
 
-    def __init__(self, policy: EventTimePolicy, partitions: Iterable[int], now_ms: int) -> None:
+    __slots__ = ("_coalescer", "_idle", "_last_event", "_next_check", "_policy", "_watermarks")
+
+    def __init__(self, policy: EventTimePolicy, partitions: Sequence[int], now_ms: int) -> None:
         self._policy = policy
         self._coalescer = WatermarkCoalescer(partitions)
         self._watermarks = dict.fromkeys(partitions, MIN_TIMESTAMP)
-        self._last_event = dict.fromkeys(self._watermarks, now_ms)
+        self._last_event = dict.fromkeys(partitions, now_ms)
         self._idle: set[int] = set()
+        self._next_check = now_ms + policy.check_interval
 
     def observe(self, partition: int, highest: int, now_ms: int) -> tuple[Watermark, ...]:
         """A batch of events has been emitted; ``highest`` is its latest timestamp."""
         self._last_event[partition] = now_ms
-        self._idle.discard(partition)
-        self._coalescer.observe_event(partition)
+        if partition in self._idle:
+            self._idle.discard(partition)
+            self._coalescer.observe_event(partition)
         step = self._policy.step
         watermark = (highest - self._policy.allowed_lag) // step * step
         if watermark <= self._watermarks[partition]:
@@ -54,18 +71,41 @@ class WatermarkSource:
         return self._coalescer.observe_watermark(partition, watermark)
 
     def check_idle(self, now_ms: int) -> tuple[Watermark, ...]:
-        """Time has passed: partitions that have been quiet for too long become idle."""
+        """Time may have passed: partitions that have been quiet for too long become idle."""
+        timeout = self._policy.idle_timeout
+        if timeout <= 0 or now_ms < self._next_check:
+            return ()
+        self._next_check = now_ms + self._policy.check_interval
         emitted: tuple[Watermark, ...] = ()
-        if self._policy.idle_timeout <= 0:
-            return emitted
         for partition, last in self._last_event.items():
-            if partition not in self._idle and now_ms - last >= self._policy.idle_timeout:
+            if now_ms - last >= timeout and partition not in self._idle:
                 self._idle.add(partition)
                 emitted += self._coalescer.observe_watermark(partition, IDLE.timestamp)
         return emitted
 
-    def end(self, partition: int) -> tuple[Watermark, ...]:
-        """The partition has ended."""
-        del self._watermarks[partition], self._last_event[partition]
-        self._idle.discard(partition)
-        return self._coalescer.observe_done(partition)
+    def watermark_of(self, partition: int) -> int:
+        """How far a partition is, for a snapshot."""
+        return self._watermarks[partition]
+
+    def restore(self, partition: int, watermark: int) -> None:
+        """A partition goes on from where it was; what comes of it has been emitted before."""
+        if watermark > self._watermarks[partition]:
+            self._watermarks[partition] = watermark
+            self._coalescer.observe_watermark(partition, watermark)
+
+
+def check_times(times: Sequence[Any], items: Sequence[Any], step: str) -> None:
+    """Refuse timestamps that are none; ``items`` are those they belong to."""
+    if _TIMES.issuperset(map(type, times)):
+        return
+    for time, item in zip(times, items, strict=True):
+        if type(time) is not int:
+            raise ItemFailedError(item, step) from bad_timestamp(time)
+
+
+def bad_timestamp(value: Any) -> InvalidArgumentError:
+    """What to say of a timestamp that is none."""
+    return InvalidArgumentError(
+        f"a timestamp is an int in milliseconds, not {value!r}; for a datetime write "
+        f"int(value.timestamp() * 1000)"
+    )

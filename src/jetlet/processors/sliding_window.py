@@ -7,43 +7,57 @@ trailing one; otherwise its frames are combined anew.
 
 In two stages the first one passes on complete frames, as tables, and the second one makes windows
 of them. A table goes to the second stage whole, if that is a single processor: then it is neither
-copied nor looked at. Otherwise it is divided by partition.
+copied nor looked at. Otherwise it is divided among the processors.
+
+What is done for a window takes longer the more keys there are. So all of it happens in slices, and
+when a turn's time is up the rest waits for the next one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from types import NoneType
+from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
-from jetlet.core.partitioning import PartitionId, Partitioner
+from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
 from jetlet.core.processor import ProcessorContext
+from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
+from jetlet.processors.aggregate import PartOfKey
 from jetlet.processors.base import BatchProcessor
-from jetlet.processors.item_failure import item_failure
+from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.state_saver import StateSaver
+from jetlet.processors.window_loops import ResultLoop, frame_loop, result_loop
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
 Table = dict[Any, Any]
 """Accumulators by key; without keys there is one, of the key ``None``."""
+Output = Iterator[Sequence[Any] | None]
+"""Batches on their way out; ``None`` where the turn is over before there is another."""
 
-_result = WindowResult._make
-_early = EarlyWindowResult._make
+SLICE: Final = 1024
+"""Keys between two looks at the clock."""
+TURN_NS: Final = 500_000
+"""After so long others get their turn."""
+PLAIN_TYPES: Final = frozenset({str, bytes, int, bool, NoneType})
+"""Keys that can be routed whatever their value is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A complete frame on its way to the second stage; ``key`` is the partition it is for."""
+    """A frame, or a part of one, on its way to the second stage, which then owns the table."""
 
     key: PartitionId
+    """Says which processor it is for."""
     end: int
     table: Table
 
@@ -57,7 +71,8 @@ class SlidingWindowProcessor(BatchProcessor):
     """Events or frames in, frames or windows out.
 
     ``key_fns`` has a function per input, or is ``None`` for windows over all events. With
-    ``takes_frames`` the input are frames of a first stage; with ``emits_frames`` this is it.
+    ``takes_frames`` the input are frames of a first stage; with ``emits_frames`` this is it, and
+    ``target_parallelism`` is the number of processors of the second one per member.
     ``late_ordinal`` is the edge that late events leave over; without one they are only counted.
     """
 
@@ -78,32 +93,50 @@ class SlidingWindowProcessor(BatchProcessor):
         self._step = step
         self._window = window
         self._operation = operation
-        self._key_fns = (
-            None if key_fns is None else [None if f is whole_item else f for f in key_fns]
-        )
+        self._key_fns = key_fns
         self._takes_frames = takes_frames
         self._emits_frames = emits_frames
         self._target_parallelism = target_parallelism
         self._late_ordinal = late_ordinal
-        self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
-        self._accumulate_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
+        self._add_keyed = [
+            frame_loop(operation.loop_body(i), key_fn, window.slide, operation.name)
+            for i, key_fn in enumerate(key_fns or ())
+        ]
+        self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
+        self._slides = window.size > window.slide
+        self._deducts = self._slides and operation.deduct is not None and not emits_frames
+        if operation.combine is not None:
+            self._combine = operation.table_combiner()
+            self._combine_copies = operation.table_combiner(copies=True)
+        if self._deducts:
+            self._deduct = operation.table_deductor()
+        self._export = operation.export if self._deducts else operation.finish
+        self._results = result_loop(self._export, operation.name)
+        self._early_results = result_loop(operation.export, operation.name)
         self._frames: dict[int, Table] = {}
+        """By end: those that are still to come in a window, and those in the current one."""
         self._sliding: Table = {}
         """With ``deduct``: what the current window holds."""
-        self._frame_counts: dict[Any, int] = {}
-        """With ``deduct``: in how many frames of the current window each key is."""
+        self._last: dict[Any, int] = {}
+        """With ``deduct``, if the operation does not count: the last frame that each key is in."""
         self._done_upto = MIN_TIMESTAMP
         """Windows that end up to here have been emitted; so have frames."""
-        self._emitting: Iterator[Sequence[Any]] | None = None
-        self._emitting_upto = MIN_TIMESTAMP
+        self._restored_upto: int | None = None
+        self._emitting: Output | None = None
+        self._turn_end = 0
         self._next_early = 0
         self._partitioner: Partitioner | None = None
+        self._checks_keys = False
         self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        if context.member_count * self._target_parallelism > 1 and self._key_fns is not None:
-            self._partitioner = Partitioner(None, context.partition_count)
+        if self._key_fns is not None:
+            self._targets = context.member_count * self._target_parallelism
+            if self._targets > 1 and self._emits_frames:
+                self._partitioner = Partitioner(None, context.partition_count)
+            # With several processors the edge before has done it for each item.
+            self._checks_keys = context.local_parallelism == 1
         if self._window.early_period is not None:
             self._next_early = context.clock.time_ms() + self._window.early_period
 
@@ -114,234 +147,308 @@ class SlidingWindowProcessor(BatchProcessor):
             for frame in batch:
                 self._add_frame(frame.end, frame.table)
             return
+        if self._key_fns is None:
+            self._add_unkeyed(ordinal, batch)
+            return
+        events = iter(batch)
+        try:
+            late = self._add_keyed[ordinal](self._frames, events, self._done_upto)
+        except Exception as error:
+            item = item_failure(batch, events, self._step).item[1]  # type: ignore[index]
+            cause = lookup_error(error, item, [self._key_fns[ordinal]])
+            raise ItemFailedError(item, self._step) from cause
+        if late:
+            self._drop_late(late)
+
+    def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
         slide = self._window.slide
         times = [event[0] for event in batch]
-        items = [event[1] for event in batch]
-        lowest, highest = min(times), max(times)
-        first = lowest - lowest % slide + slide
-        if highest < first:
-            # The usual case: all in one frame.
-            self._add_events(ordinal, first, items, batch)
+        first = min(times) // slide
+        if max(times) // slide == first:  # the usual case: all in one frame
+            self._add_items(ordinal, (first + 1) * slide, [event[1] for event in batch])
             return
         by_frame: dict[int, list[Any]] = {}
-        for start, event in zip([t - t % slide for t in times], batch, strict=True):
-            if start in by_frame:
-                by_frame[start].append(event)
-            else:
-                by_frame[start] = [event]
-        for start, events in by_frame.items():
-            self._add_events(ordinal, start + slide, [event[1] for event in events], events)
+        for time, item in batch:
+            by_frame.setdefault(time // slide, []).append(item)
+        for index, items in by_frame.items():
+            self._add_items(ordinal, (index + 1) * slide, items)
 
-    def _add_events(
-        self, ordinal: int, end: int, items: Sequence[Any], events: Sequence[Any]
-    ) -> None:
+    def _add_items(self, ordinal: int, end: int, items: Sequence[Any]) -> None:
         if end <= self._done_upto:
-            self._drop_late(events)
+            self._drop_late(items)
             return
-        table = self._frames.get(end)
-        if table is None:
-            table = self._frames[end] = {}
-        if self._key_fns is None:
-            value = table[None] if None in table else self._operation.create()
-            table[None] = self._accumulate_all[ordinal](value, items)
-            return
-        key_fn = self._key_fns[ordinal]
-        keys = items
-        if key_fn is not None:
-            it = iter(items)
-            try:
-                keys = [key_fn(item) for item in it]
-            except Exception as error:
-                raise item_failure(items, it, self._step) from error
-        self._accumulate[ordinal](table, keys, items)
+        table = self._frames.setdefault(end, {})
+        value = table[None] if table else self._operation.create()
+        try:
+            table[None] = self._add_all[ordinal](value, items)
+        except Exception as error:
+            raise ItemFailedError(self._culprit(ordinal, items), self._step) from error
 
-    def _drop_late(self, events: Sequence[Any]) -> None:
-        self.context.count("late_events", len(events))
+    def _culprit(self, ordinal: int, items: Sequence[Any]) -> Any:
+        """The item that failed, found by doing it again one by one."""
+        accumulate, value = self._operation.accumulate[ordinal], self._operation.create()
+        for item in items:
+            try:
+                value = accumulate(value, item)
+            except Exception:
+                return item
+        return items[0]
+
+    def _drop_late(self, items: Sequence[Any]) -> None:
+        self.context.count("late_events", len(items))
         if self._late_ordinal is not None:
-            self._outgoing.append(([event[1] for event in events], self._late_ordinal))
+            self._outgoing.append((items, self._late_ordinal))
 
     def _add_frame(self, end: int, table: Table) -> None:
-        mine = self._frames.get(end)
-        if mine is None:
-            self._frames[end] = table  # it was made for us
+        if end <= self._done_upto:
+            # The windows it belongs to are gone. Its items are not to be had any more.
+            count = self._operation.item_count
+            lost = len(table) if count is None else sum(map(count, table.values()))
+            self.context.count("late_events", lost)
             return
-        combine = self._operation.combine
-        assert combine is not None
-        for key, value in table.items():
-            mine[key] = combine(mine[key], value) if key in mine else value
+        mine = self._frames.setdefault(end, table)
+        if mine is not table:
+            self._combine(mine, table.items())
 
     # --- Emitting ---------------------------------------------------------------------------
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
-        return self._emit_upto(watermark.timestamp) and self.outbox.offer(watermark)
+        self._begin(watermark.timestamp)
+        return self._emit() and self.outbox.offer(watermark)
 
     def complete(self) -> bool:
-        if not self._frames and self._emitting is None:
-            return self.flush()
-        last = max(self._frames, default=self._done_upto)
-        return self._emit_upto(last + self._window.size)
+        if self._frames:
+            self._begin(max(self._frames) + self._window.size)
+        return self._emit()
 
-    def _emit_upto(self, timestamp: int) -> bool:
-        """Emit all that is complete at ``timestamp``; true when it has left."""
+    def _begin(self, timestamp: int) -> None:
+        """Begin to emit all that is complete at ``timestamp``."""
+        upto = timestamp - timestamp % self._window.slide
+        if self._emitting is None and upto > self._done_upto:
+            self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
+
+    def _emit(self) -> bool:
+        """Go on emitting; true when nothing is left."""
         if not self.flush():
             return False
-        slide = self._window.slide
-        upto = timestamp - timestamp % slide
         if self._emitting is None:
-            if upto <= self._done_upto:
-                return True
-            make = self._frames_upto if self._emits_frames else self._windows_upto
-            self._emitting, self._emitting_upto = make(upto), upto
+            return True
+        self._turn_end = self.context.clock.monotonic_ns() + TURN_NS
         for batch in self._emitting:
+            if batch is None:
+                self.context.wake()  # there was work to do, although nothing has come of it yet
+                return False
             self.send(batch)
             if not self.flush():
                 return False
         self._emitting = None
-        self._done_upto = max(self._done_upto, self._emitting_upto)
         return True
 
-    def _frames_upto(self, upto: int) -> Iterator[Sequence[Any]]:
-        for end in sorted(end for end in self._frames if end <= upto):
-            table = self._frames.pop(end)
-            if self._partitioner is None:
-                yield [Frame(PartitionId(0), end, table)]
-                continue
-            shares: dict[int, Table] = {}
-            keys = list(table)
-            for partition, key in zip(self._partitioner.partition_ids(keys), keys, strict=True):
-                if partition in shares:
-                    shares[partition][key] = table[key]
-                else:
-                    shares[partition] = {key: table[key]}
-            yield [Frame(PartitionId(p), end, share) for p, share in shares.items()]
-
-    def _windows_upto(self, upto: int) -> Iterator[Sequence[Any]]:
-        """Batches of results, window after window."""
-        size, slide = self._window.size, self._window.slide
-        while self._frames or self._sliding:
-            end = self._done_upto + slide
-            if not self._sliding:
-                first = min(self._frames)
-                if end < first:
-                    end = first  # nothing between: no window there has any events
-            if end > upto:
-                return
-            start = end - size
-            if size == slide:
-                table = self._frames.pop(end, {})
-                yield from self._results(table, start, end, self._operation.finish)
-            elif self._operation.deduct is not None:
-                self._lead(self._frames.get(end))
-                yield from self._results(self._sliding, start, end, self._operation.export)
-                self._trail(self._frames.pop(start + slide, None))
-            else:
-                yield from self._results(
-                    self._combined(start, end), start, end, self._operation.finish
-                )
-                self._frames.pop(start + slide, None)
-            self._done_upto = end
-
-    def _results(
-        self, table: Table, start: int, end: int, finish: Callable[[Any], Any], make: Any = _result
-    ) -> Iterator[list[tuple[int, Any]]]:
-        time = end - 1
+    def _in_slices(self, table: Table, use: Callable[[Iterator[tuple[Any, Any]]], None]) -> Output:
+        """Hand the entries of a table to ``use``, some at a time."""
         entries = iter(table.items())
-        while batch := [
-            (time, make((start, end, key, finish(value))))
-            for key, value in islice(entries, BATCH_SIZE)
-        ]:
-            yield batch
+        now = self.context.clock.monotonic_ns
+        for _ in range(0, len(table), SLICE):
+            use(islice(entries, SLICE))
+            if now() >= self._turn_end:
+                yield None
 
-    def _lead(self, table: Table | None) -> None:
+    # --- Frames -----------------------------------------------------------------------------
+
+    def _frames_upto(self, upto: int) -> Output:
+        for end in sorted(end for end in self._frames if end <= upto):
+            yield from self._frame_out(end)
+        self._done_upto = upto
+
+    def _frame_out(self, end: int) -> Output:
+        table = self._frames.pop(end)
+        partitioner = self._partitioner
+        if partitioner is None:
+            self._check_keys(table)
+            yield [Frame(PartitionId(0), end, table)]
+            return
+        entries = iter(table.items())
+        while part := dict(islice(entries, SLICE)):
+            shares: dict[int, Table] = {}
+            ids = partitioner.partition_ids(list(part))
+            for partition, (key, value) in zip(ids, part.items(), strict=True):
+                # Who owns a partition depends on this remainder only.
+                target = partition % self._targets
+                if target in shares:
+                    shares[target][key] = value
+                else:
+                    shares[target] = {key: value}
+            yield [Frame(PartitionId(target), end, share) for target, share in shares.items()]
+
+    def _check_keys(self, table: Table) -> None:
+        """Refuse a key that could not be routed, also where there is nothing to route."""
+        if not self._checks_keys or PLAIN_TYPES.issuperset(map(type, table)):
+            return
+        keys = list(table)
+        it = iter(keys)
+        try:
+            for key in it:
+                stable_hash(key)
+        except Exception as error:
+            raise item_failure(keys, it, self._step) from error
+
+    # --- Windows ----------------------------------------------------------------------------
+
+    def _windows_upto(self, upto: int) -> Output:
+        """Batches of results, window after window."""
+        size, slide, frames = self._window.size, self._window.slide, self._frames
+        ends = sorted(frames)
+        # Frames from `tail` on, up to `head`, are in the window emitted last.
+        tail, head = 0, bisect_right(ends, self._done_upto)
+        while True:
+            end = self._done_upto + slide
+            if tail == head:
+                if head == len(ends):
+                    break
+                end = max(end, ends[head])  # no window before that one has any events
+            if end > upto:
+                break
+            leading: Table | None = None
+            if head < len(ends) and ends[head] == end:
+                head += 1
+                leading = frames[end]
+                self._check_keys(leading)
+            yield from self._window_out(end - size, end, leading)
+            if ends[tail] == end - size + slide:
+                trailing = frames.pop(ends[tail])
+                if self._deducts:
+                    yield from self._trail(ends[tail], trailing)
+                tail += 1
+            self._done_upto = end
+        self._done_upto = max(self._done_upto, upto)
+
+    def _window_out(self, start: int, end: int, leading: Table | None) -> Output:
+        """The results of one window, whose last frame is ``leading``."""
+        if not self._slides:
+            table = leading or {}
+        elif self._deducts:
+            if leading is not None:
+                yield from self._lead(end, leading)
+            table = self._sliding
+        else:
+            table = {}
+            yield from self._combine_frames(table, start, end)
+        yield from self._results_of(table, WindowResult, start, end, self._results)
+
+    def _results_of(
+        self, table: Table, kind: type, start: int, end: int, make: ResultLoop
+    ) -> Output:
+        entries = iter(table.items())
+        try:
+            while batch := make(islice(entries, BATCH_SIZE), kind, start, end):
+                yield batch
+        except Exception as error:
+            raise self._result_failure(table, start, end) from error
+
+    def _result_failure(self, table: Table, start: int, end: int) -> ItemFailedError:
+        for key, value in table.items():
+            try:
+                self._operation.export(value)
+            except Exception:
+                return ItemFailedError(WindowResult(start, end, key, value), self._step)
+        return ItemFailedError(WindowResult(start, end, None, None), self._step)
+
+    def _lead(self, end: int, frame: Table) -> Output:
         """The window has slid over a new frame."""
-        combine, create = self._operation.combine, self._operation.create
-        assert combine is not None
-        sliding, counts = self._sliding, self._frame_counts
-        for key, value in (table or {}).items():
-            if key in sliding:
-                sliding[key] = combine(sliding[key], value)
-                counts[key] += 1
-            else:
-                # Not the frame's own: that is needed once more, to be deducted.
-                sliding[key] = combine(create(), value)
-                counts[key] = 1
+        sliding, last = self._sliding, self._last
+        counts = self._operation.item_count is not None
 
-    def _trail(self, table: Table | None) -> None:
+        def lead(entries: Iterator[tuple[Any, Any]]) -> None:
+            # Copies: the frame's own are needed once more, to be deducted.
+            self._combine_copies(sliding, entries)
+
+        yield from self._in_slices(frame, lead)
+        if not counts:
+            yield from self._in_slices(
+                frame, lambda entries: last.update(dict.fromkeys([key for key, _ in entries], end))
+            )
+
+    def _trail(self, end: int, frame: Table) -> Output:
         """The window leaves a frame behind."""
-        deduct = self._operation.deduct
-        assert deduct is not None
-        sliding, counts = self._sliding, self._frame_counts
-        for key, value in (table or {}).items():
-            # By count and not by value: a sum of zero may still have items.
-            left = counts[key] - 1
-            if left:
-                counts[key] = left
-                sliding[key] = deduct(sliding[key], value)
-            else:
-                del counts[key], sliding[key]
+        deduct, sliding, last = self._deduct, self._sliding, self._last
+        return self._in_slices(frame, lambda entries: deduct(sliding, entries, last, end))
 
-    def _combined(self, start: int, end: int) -> Table:
-        """All frames of a window, without changing them."""
-        combine, create = self._operation.combine, self._operation.create
-        assert combine is not None
-        table: Table = {}
-        for frame in range(start + self._window.slide, end + 1, self._window.slide):
-            for key, value in self._frames.get(frame, {}).items():
-                table[key] = combine(table[key] if key in table else create(), value)
-        return table
+    def _combine_frames(self, table: Table, start: int, end: int) -> Output:
+        """Put all frames of a window into the table, without changing them."""
+        for frame_end in range(start + self._window.slide, end + 1, self._window.slide):
+            frame = self._frames.get(frame_end)
+            if frame is not None:
+                yield from self._in_slices(
+                    frame, lambda entries: self._combine_copies(table, entries)
+                )
 
     # --- Early results ----------------------------------------------------------------------
 
     def try_process(self) -> bool:
-        if self._window.early_period is None:
+        period = self._window.early_period
+        if period is None:
             return True
-        if not self.flush():
-            return False
         now = self.context.clock.time_ms()
-        if now >= self._next_early and self._emitting is None:
-            self._next_early = now + self._window.early_period
-            for batch in self._early_results():
-                self.send(batch)
-        return self.flush()
+        if self._emitting is None and now >= self._next_early:
+            self._next_early = now + period
+            self._emitting = self._open_windows()
+        return self._emit()
 
-    def _early_results(self) -> Iterator[Sequence[Any]]:
-        if not self._frames:
-            return
-        size, slide = self._window.size, self._window.slide
-        end = max(min(self._frames), self._done_upto + slide)
-        last = max(self._frames) + size - slide
-        while end <= last:
-            start = end - size
-            table = self._frames.get(end, {}) if size == slide else self._combined(start, end)
-            yield from self._results(table, start, end, self._operation.export, _early)
+    def _open_windows(self) -> Output:
+        """What each window holds that is not complete and has any events."""
+        size, slide, frames = self._window.size, self._window.slide, self._frames
+        ends = sorted(frames)
+        end = self._done_upto
+        while ends:
             end += slide
+            first = bisect_right(ends, end - size)
+            if first == len(ends):
+                return
+            end = max(end, ends[first])
+            table = frames.get(end, {})
+            if self._slides:
+                table = {}
+                yield from self._combine_frames(table, end - size, end)
+            yield from self._results_of(
+                table, EarlyWindowResult, end - size, end, self._early_results
+            )
 
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, self._entries)
+        # What is half emitted leaves before the barrier. So does all that a first stage has: the
+        # second one adds up parts of frames anyway.
+        if self._emits_frames and self._emitting is None and self._frames:
+            self._emitting = self._all_frames()
+        return self._emit() and self._saver.save(self.outbox, self._entries)
+
+    def _all_frames(self) -> Output:
+        for end in sorted(self._frames):
+            yield from self._frame_out(end)
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
-        by_key: dict[Any, list[tuple[int, Any]]] = {}
         for end, table in self._frames.items():
             for key, value in table.items():
-                by_key.setdefault(key, []).append((end, value))
-        yield from by_key.items()
+                yield PartOfKey(key, end), value
         yield BroadcastKey(("done-upto", self.context.global_index)), self._done_upto
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        for key, state in inbox:
+        for key, value in inbox:
             if isinstance(key, BroadcastKey):
-                # All processors saw the same watermarks before the barrier, or none yet.
-                self._done_upto = max(self._done_upto, state)
-                continue
-            for end, value in state:
-                self._frames.setdefault(end, {})[key] = value
+                # All had seen the same watermarks, or else nothing was promised but that nothing
+                # is lost.
+                known = self._restored_upto
+                self._restored_upto = value if known is None else min(known, value)
+            else:
+                self._frames.setdefault(key.number, {})[key.key] = value
 
     def finish_snapshot_restore(self) -> bool:
-        if self._operation.deduct is not None and not self._emits_frames:
-            size, slide = self._window.size, self._window.slide
-            if size > slide and self._done_upto != MIN_TIMESTAMP:
-                for end in range(self._done_upto - size + 2 * slide, self._done_upto + 1, slide):
-                    self._lead(self._frames.get(end))
-        return True
+        if self._restored_upto is not None:
+            self._done_upto, self._restored_upto = self._restored_upto, None
+        if self._deducts and self._emitting is None:
+            self._emitting = self._rebuild()
+        return self._emit()
+
+    def _rebuild(self) -> Output:
+        for end in sorted(end for end in self._frames if end <= self._done_upto):
+            yield from self._lead(end, self._frames[end])

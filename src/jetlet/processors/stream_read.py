@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
+from jetlet.errors import ProcessorContractError
 from jetlet.pipeline.source import BATCH_SIZE
-from jetlet.pipeline.stream_source import StreamReader, StreamSource
+from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.pipeline.transforms import TimestampKind
 from jetlet.processors.base import BatchProcessor
-from jetlet.processors.event_time import EventTimePolicy, WatermarkSource
+from jetlet.processors.event_time import EventTimePolicy, WatermarkSource, check_times
 from jetlet.processors.item_failure import item_failure
-from jetlet.processors.timestamps import IDLE_CHECK_MS
-
-TimestampKind = Literal["none", "native", "ingestion", "function"]
+from jetlet.processors.state_saver import StateSaver
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Timestamps:
 
     kind: TimestampKind = "none"
     fn: Callable[[Any], int] | None = None
-    policy: EventTimePolicy = EventTimePolicy()
+    policy: EventTimePolicy = field(default_factory=EventTimePolicy)
 
 
 class StreamReadSupplier(ProcessorSupplier):
@@ -44,7 +46,11 @@ class StreamReadSupplier(ProcessorSupplier):
 
 
 class StreamReadProcessor(BatchProcessor):
-    """Polls a reader for what is new; emits items, or events and watermarks."""
+    """Polls a reader for what is new; emits items, or events and watermarks.
+
+    It has every n-th partition, where n is the number of readers. If the source can be replayed,
+    positions and watermarks go into snapshots, by the number of the partition.
+    """
 
     def __init__(
         self, source: StreamSource[Any], partitions: Sequence[Any], timestamps: Timestamps
@@ -54,20 +60,25 @@ class StreamReadProcessor(BatchProcessor):
         self._source = source
         self._partitions = partitions
         self._timestamps = timestamps
+        self._mine: range = range(0)
+        """Numbers of its partitions. The reader knows them by their index in here."""
         self._reader: StreamReader[Any] | None = None
         self._watermarks: WatermarkSource | None = None
-        self._next_check = 0
         self._is_at_end = False
+        self._restored: dict[int, tuple[Any, int | None]] = {}
+        self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        mine = self._partitions[context.global_index :: context.total_parallelism]
-        if mine:
-            self._reader = self._source.open(mine, context)
-        now = context.clock.time_ms()
-        self._next_check = now + IDLE_CHECK_MS
-        if self._timestamps.kind != "none" and mine:
-            self._watermarks = WatermarkSource(self._timestamps.policy, range(len(mine)), now)
+        count = len(self._partitions)
+        self._mine = range(context.global_index, count, context.total_parallelism)
+        if not self._mine:
+            return
+        self._reader = self._source.open([self._partitions[i] for i in self._mine], context)
+        if self._timestamps.kind != "none":
+            self._watermarks = WatermarkSource(
+                self._timestamps.policy, range(len(self._mine)), context.clock.time_ms()
+            )
 
     def close(self) -> None:
         if self._reader is not None:
@@ -84,41 +95,77 @@ class StreamReadProcessor(BatchProcessor):
         if self._is_at_end or self._reader is None:
             return True
         polled = self._reader.poll(BATCH_SIZE)
-        now = self.context.clock.time_ms()
         if polled is None:
             self._is_at_end = True
             return True
-        for each in polled:
-            if each.items:
-                self._emit(each.partition, each.items, each.timestamps, now)
-        if self._watermarks is not None and now >= self._next_check:
-            self._next_check = now + IDLE_CHECK_MS
+        if self._watermarks is None:
+            for each in polled:
+                self.send(each.items)
+        else:
+            now = self.context.clock.time_ms()
+            for each in polled:
+                if each.items:
+                    self._emit(each, now, self._watermarks)
             self.send_watermarks(self._watermarks.check_idle(now))
         self.flush()
         return False
 
-    def _emit(
-        self, partition: int, items: Sequence[Any], native: Sequence[int] | None, now: int
-    ) -> None:
-        watermarks = self._watermarks
-        if watermarks is None:
-            self.send(items)
-            return
-        kind, fn = self._timestamps.kind, self._timestamps.fn
-        if kind == "native":
-            assert native is not None
-            events = list(zip(native, items, strict=True))
-            highest = max(native)
-        elif kind == "ingestion":
-            events = [(now, item) for item in items]
-            highest = now
+    def _emit(self, polled: Polled[Any], now: int, watermarks: WatermarkSource) -> None:
+        kind, items = self._timestamps.kind, polled.items
+        times: Sequence[int]
+        if kind == "ingestion":
+            times = [now] * len(items)
+        elif kind == "native":
+            if polled.timestamps is None:
+                raise ProcessorContractError(
+                    f"{self._source.name} says that it has native timestamps, but its reader gave "
+                    f"none: write Polled(partition, items, timestamps)"
+                )
+            times = polled.timestamps
         else:
+            fn = self._timestamps.fn
             assert fn is not None
             it = iter(items)
             try:
-                events = [(fn(item), item) for item in it]
+                times = [fn(item) for item in it]
             except Exception as error:
                 raise item_failure(items, it, self.context.vertex_name) from error
-            highest = max(event[0] for event in events)
-        self.send(events)
-        self.send_watermarks(watermarks.observe(partition, highest, now))
+        check_times(times, items, self.context.vertex_name)
+        self.send(list(zip(times, items, strict=True)))
+        self.send_watermarks(watermarks.observe(polled.partition, max(times), now))
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # What was polled leaves before the barrier: positions are behind it.
+        return self.flush() and self._saver.save(self.outbox, self._entries)
+
+    def _entries(self) -> Sequence[tuple[Any, Any]]:
+        if self._reader is None or not self._source.is_replayable:
+            return ()
+        watermarks = self._watermarks
+        return [
+            (
+                BroadcastKey(("partition", number)),
+                (position, None if watermarks is None else watermarks.watermark_of(index)),
+            )
+            for index, (number, position) in enumerate(
+                zip(self._mine, self._reader.save(), strict=True)
+            )
+        ]
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        for key, state in inbox:
+            if key.key[1] in self._mine:
+                self._restored[key.key[1]] = state
+
+    def finish_snapshot_restore(self) -> bool:
+        restored, self._restored = self._restored, {}
+        if self._reader is None or not restored:
+            return True
+        self._reader.restore([restored.get(number, (None,))[0] for number in self._mine])
+        for index, number in enumerate(self._mine):
+            watermark = restored[number][1] if number in restored else None
+            if self._watermarks is not None and watermark is not None:
+                self._watermarks.restore(index, watermark)
+        return True

@@ -1,29 +1,36 @@
 """TimestampProcessor: gives items timestamps in mid-pipeline; StripProcessor takes them off.
 
-On a stream it also makes the watermarks. Bounded input needs none: its splits are read in any order,
-so no event can be called late, and all windows are complete at the end.
+On a stream it also makes the watermarks. Bounded input needs none: its splits are read in any
+order, so no event can be called late, and all windows are complete at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
-from jetlet.core.items import Watermark
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.event_time import EventTimePolicy, WatermarkSource
+from jetlet.processors.event_time import (
+    EventTimePolicy,
+    WatermarkSource,
+    bad_timestamp,
+    check_times,
+)
 from jetlet.processors.item_failure import item_failure
 
-IDLE_CHECK_MS = 100
-"""How often to look whether the input has gone quiet."""
+_ONLY = 0
+"""All of its input is one partition."""
 
 
 class TimestampProcessor(BatchProcessor):
-    """Items in, events out. Watermarks that come in are dropped: time begins anew here."""
+    """Items in, events out. Watermarks that come in are dropped: time begins anew here.
+
+    Without a ``time_policy`` it makes no watermarks.
+    """
 
     def __init__(
         self,
@@ -38,55 +45,76 @@ class TimestampProcessor(BatchProcessor):
         self._time_policy = time_policy
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
-        self._next_check = 0
+        self._restored: int | None = None
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         if self._time_policy is not None:
             now = context.clock.time_ms()
-            self._watermarks = WatermarkSource(self._time_policy, (0,), now)
-            self._next_check = now + IDLE_CHECK_MS
+            self._watermarks = WatermarkSource(self._time_policy, (_ONLY,), now)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        fn = self._fn
+        times: list[int] = []
         if self._policy.fails:
+            fn = self._fn
             it = iter(batch)
             try:
-                events = [(fn(item), item) for item in it]
+                times = [fn(item) for item in it]
             except Exception as error:
                 raise item_failure(batch, it, self._policy.step) from error
+            check_times(times, batch, self._policy.step)
         else:
-            events = self._timed_or_rejected(batch)
-        if not _TIMES.issuperset(map(type, map(_timestamp, events))):
-            raise _bad_timestamp(events, self._policy.step)
-        self.send(events)
-        if self._watermarks is not None and events:
-            highest = max(map(_timestamp, events))
+            times, batch = self._timed_or_rejected(batch)
+        self.send(list(zip(times, batch, strict=True)))
+        if self._watermarks is not None and times:
             now = self.context.clock.time_ms()
-            self.send_watermarks(self._watermarks.observe(0, highest, now))
+            self.send_watermarks(self._watermarks.observe(_ONLY, max(times), now))
 
-    def _timed_or_rejected(self, batch: Sequence[Any]) -> list[tuple[int, Any]]:
-        events = []
+    def _timed_or_rejected(self, batch: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        times: list[int] = []
+        items: list[Any] = []
         for item in batch:
             try:
-                events.append((self._fn(item), item))
+                time = self._fn(item)
+                if type(time) is not int:
+                    raise bad_timestamp(time)
             except Exception as error:
                 self.reject(self._policy, item, error)
-        return events
+            else:
+                times.append(time)
+                items.append(item)
+        return times, items
 
     def try_process(self) -> bool:
         if not self.flush():
             return False
-        if self._watermarks is None:
-            return True
-        now = self.context.clock.time_ms()
-        if now >= self._next_check:
-            self._next_check = now + IDLE_CHECK_MS
-            self.send_watermarks(self._watermarks.check_idle(now))
+        if self._watermarks is not None:
+            self.send_watermarks(self._watermarks.check_idle(self.context.clock.time_ms()))
         return self.flush()
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
         return self.flush()
+
+    def complete(self) -> bool:
+        return self.flush()
+
+    def save_to_snapshot(self) -> bool:
+        if not self.flush():
+            return False
+        if self._watermarks is None:
+            return True
+        key = BroadcastKey(("watermark", self.context.global_index))
+        return self.outbox.offer_to_snapshot(key, self._watermarks.watermark_of(_ONLY))
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        # Who gets which items is settled anew, so all begin with what the slowest one had.
+        for _, watermark in inbox:
+            self._restored = min(watermark, watermark if self._restored is None else self._restored)
+
+    def finish_snapshot_restore(self) -> bool:
+        if self._watermarks is not None and self._restored is not None:
+            self._watermarks.restore(_ONLY, self._restored)
+        return True
 
 
 class StripProcessor(BatchProcessor):
@@ -94,17 +122,3 @@ class StripProcessor(BatchProcessor):
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         self.send([event[1] for event in batch])
-
-
-_TIMES = frozenset({int})
-_timestamp = itemgetter(0)
-
-
-def _bad_timestamp(events: Sequence[tuple[Any, Any]], step: str) -> ItemFailedError:
-    timestamp, item = next(event for event in events if type(event[0]) is not int)
-    failure = ItemFailedError(item, step)
-    failure.__cause__ = InvalidArgumentError(
-        f"a timestamp is an int in milliseconds, not {timestamp!r}; for a datetime write "
-        f"int(value.timestamp() * 1000)"
-    )
-    return failure

@@ -2,7 +2,8 @@
 
 Objects cross the JVM as a few large binary values, never a row per object. A row is
 ``(target, task, seq, channel, payload)``: the task it is for, the task it is from and its number
-there, the edge it belongs to, and a pickled list of items. Spark shuffles rows by ``target``.
+there, the edge it belongs to, and a pickled list of items. Spark shuffles rows by ``target``. Each
+target gets at least one row, from which a task knows its number; it may have an empty payload.
 Channels below zero are messages to the driver; they are passed on untouched. Items that a
 DataFrame is made of have no payload: their columns follow, one struct for each such sink.
 
@@ -12,6 +13,7 @@ not depend on timing: see :class:`ExchangeWriter`.
 
 from __future__ import annotations
 
+import math
 import pickle
 import queue
 import threading
@@ -182,6 +184,8 @@ class OutputPort:
     """Tasks of the fragment it leads to."""
     is_repeatable: bool = False
     """The items come in the same order each time that the task is run."""
+    is_marking: bool = False
+    """The first task sends a row without items to each target."""
 
 
 class Chunks:
@@ -222,6 +226,9 @@ class ExchangeWriter(Processor):
         super().init(outbox, context)
         port = self._port
         self._first = context.member_index % self._targets
+        if port.is_marking and context.member_index == 0:
+            for target in range(self._targets):
+                self._output.add(port.channel, target, b"")
         if port.routing is Routing.PARTITIONED:
             self._partitioner = Partitioner(port.key_fn, context.partition_count)
             self._owners = [p % self._targets for p in range(context.partition_count)]
@@ -302,22 +309,62 @@ def _content_hash(item: Any, vertex: str) -> int:
         return crc32(dump_items((item,), vertex))
 
 
-class ExchangeReader(Processor):
-    """The beginning of a fragment: items from the rows that Spark hands to the task.
+class RowStream:
+    """The rows that Spark hands to a task, shared by its readers.
 
-    It has an outbound edge for each incoming channel. A payload is unpickled only when its turn
-    comes, and cut into batches of a size that suits the queues behind.
+    Rows are sorted by the rank of their channel; there is a reader for each rank.
     """
 
     def __init__(
         self,
-        rows: Iterable[tuple[int, bytes]],
-        ordinals: dict[int, int],
+        batches: Iterable[pa.RecordBatch],
+        ranks: dict[int, int],
         pass_on: Callable[[int, bytes], None],
     ) -> None:
-        self._rows = iter(rows)
-        self._ordinals = ordinals
+        self._rows = _rows(batches)
+        self._ranks = ranks
         self._pass_on = pass_on
+        self._head: tuple[int, bytes] | None = None
+        self.rank: float = -1
+        """Of the row that is next; infinite at the end."""
+
+    def advance(self) -> None:
+        """Go to the next row with items; messages are passed on."""
+        for channel, payload in self._rows:
+            if channel < 0:
+                self._pass_on(channel, payload)
+            elif payload:
+                self._head = (channel, payload)
+                self.rank = self._ranks[channel]
+                return
+        self._head = None
+        self.rank = math.inf
+
+    def take(self) -> tuple[int, bytes]:
+        """The row, which is then forgotten; ``advance`` before the next one."""
+        assert self._head is not None
+        head, self._head, self.rank = self._head, None, -1
+        return head
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    for batch in batches:
+        yield from zip(
+            batch.column("channel").to_pylist(), batch.column("payload").to_pylist(), strict=True
+        )
+
+
+class ExchangeReader(Processor):
+    """The beginning of a fragment: items from the rows of one rank.
+
+    It has an outbound edge for each channel of that rank. A payload is unpickled only when its turn
+    comes, and cut into batches of a size that suits the queues behind.
+    """
+
+    def __init__(self, stream: RowStream, rank: int, ordinals: dict[int, int]) -> None:
+        self._stream = stream
+        self._rank = rank
+        self._ordinals = ordinals
         self._items: list[Any] = []
         self._at = 0
         self._ordinal = 0
@@ -325,23 +372,19 @@ class ExchangeReader(Processor):
 
     def complete(self) -> bool:
         if self._batch is None:
-            if self._at >= len(self._items) and not self._load():
-                return True
+            if self._at >= len(self._items):
+                stream = self._stream
+                if stream.rank < 0:
+                    stream.advance()
+                if stream.rank != self._rank:
+                    return stream.rank > self._rank  # all is read, or it is another's turn
+                channel, payload = stream.take()
+                self._ordinal = self._ordinals[channel]
+                self._items, self._at = pickle.loads(payload), 0
             self._batch = self._items[self._at : self._at + BATCH_SIZE]
             self._at += BATCH_SIZE
         if self.outbox.offer_batch(self._batch, self._ordinal):
             self._batch = None
-        return False
-
-    def _load(self) -> bool:
-        """Unpickle the next payload with items; false if there is none."""
-        for channel, payload in self._rows:
-            if channel < 0:
-                self._pass_on(channel, payload)
-                continue
-            self._ordinal = self._ordinals[channel]
-            self._items, self._at = pickle.loads(payload), 0
-            return True
         return False
 
 

@@ -15,9 +15,10 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
 from jetlet.processors.aggregate import KeyedProcessor
 from jetlet.processors.async_map import AsyncMapSupplier
+from jetlet.processors.hash_join import HashJoinProcessor
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark.exchange import OutputPort
-from jetlet.spark.fragments import Fragment, is_broadcast
+from jetlet.spark.fragments import Exchange, Fragment, channel_order, cut, is_broadcast
 from jetlet.spark.frames import frame_source
 
 if TYPE_CHECKING:
@@ -40,10 +41,9 @@ class FragmentSpec:
     dag: DAG
     partition_count: int
     tasks: int
-    inputs: dict[int, int]
-    """Ordinal of the reader's outbound edge for each incoming channel."""
-    reader: str | None
-    """The vertex that feeds the fragment with what was shuffled to it."""
+    readers: list[tuple[str, dict[int, int]]]
+    """The vertices that feed the fragment with what was shuffled to it, by rank of the channels:
+    each with the ordinal of its outbound edge for each channel."""
     broadcasts: dict[str, int]
     """Channel of each stand-in for a broadcast edge, by vertex name."""
     outputs: dict[str, OutputPort]
@@ -58,7 +58,12 @@ class FragmentSpec:
     @property
     def stand_ins(self) -> set[str]:
         """Names of the vertices that are not the job's."""
-        return {*self.outputs, *self.broadcasts, *([self.reader] if self.reader else ())}
+        return {*self.outputs, *self.broadcasts, *(name for name, _ in self.readers)}
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Rank of each incoming channel; they are read in this order."""
+        return {c: rank for rank, (_, ordinals) in enumerate(self.readers) for c in ordinals}
 
 
 def make_spec(
@@ -72,7 +77,7 @@ def make_spec(
     clients: Mapping[str, int],
     frame_sinks: Mapping[str, tuple[int, pa.StructType]],
 ) -> FragmentSpec:
-    """The fragment of ``dag`` as its tasks need it; ``splits`` are those of its sources, pickled."""
+    """The fragment of ``dag`` as its tasks need it. ``splits`` are those of the sources, pickled."""
     inner = DAG(dag.name)
     copies = {v: inner.vertex(_for_tasks(v, tasks[fragment], splits)) for v in fragment.vertices}
     names = {v.name for v in dag.vertices}
@@ -88,14 +93,16 @@ def make_spec(
             key_fn=edge.key_fn,
             targets=1 if exchange.is_broadcast else tasks[exchange.dest],
             is_repeatable=is_repeatable(dag, fragment, edge.source),
+            is_marking=marking_exchange(exchange.dest) is exchange,
         )
     exchanged = {x.edge for x in (*fragment.outputs, *fragment.inputs)}
     for edge in dag.edges:
         if edge.source in copies and edge.dest in copies and edge not in exchanged:
             inner.edge(_like(edge, copies[edge.source], edge.source_ordinal, copies[edge.dest]))
-    inputs: dict[int, int] = {}
+    ranks = channel_order(dag, fragment)
+    readers = [_stand_in(inner, READER, names) for _ in sorted(set(ranks.values()))]
+    ordinals: list[dict[int, int]] = [{} for _ in readers]
     broadcasts: dict[str, int] = {}
-    reader: Vertex | None = None
     for exchange in fragment.inputs:
         edge = exchange.edge
         dest = copies[edge.dest]
@@ -104,9 +111,9 @@ def make_spec(
             broadcasts[stand_in.name] = exchange.channel
             inner.edge(_like(edge, stand_in, 0, dest))
             continue
-        reader = reader or _stand_in(inner, READER, names)
-        inner.edge(_in_order(_like(edge, reader, len(inputs), dest)))
-        inputs[exchange.channel] = len(inputs)
+        rank = ranks[exchange.channel]
+        ordinal = ordinals[rank][exchange.channel] = len(ordinals[rank])
+        inner.edge(_in_order(_like(edge, readers[rank], ordinal, dest)))
     frames = ((v, frame_source(v)) for v in fragment.vertices)
     return FragmentSpec(
         job_name=job_name,
@@ -115,14 +122,40 @@ def make_spec(
         dag=inner,
         partition_count=DEFAULT_PARTITION_COUNT,
         tasks=tasks[fragment],
-        inputs=inputs,
-        reader=reader.name if reader else None,
+        readers=[(v.name, o) for v, o in zip(readers, ordinals, strict=True)],
         broadcasts=broadcasts,
         outputs=outputs,
         clients={v.name: clients[v.name] for v in copies if v.name in clients},
         frame_sinks={v.name: frame_sinks[v.name] for v in copies if v.name in frame_sinks},
         frame_source=next(((v.name, source.items) for v, source in frames if source), None),
     )
+
+
+def fragments_of(dag: DAG) -> list[Fragment]:
+    """The fragments in which Spark runs a DAG."""
+    frames = [v for v in dag.vertices if frame_source(v)]
+    return cut(dag, frames, [v for v in dag.vertices if _is_numbered(v)])
+
+
+def _is_numbered(vertex: Vertex) -> bool:
+    """True for a join whose first processor alone deals with what fails on the build sides."""
+    make = getattr(vertex.supplier, "_fn", None)
+    if not isinstance(make, partial) or make.func is not HashJoinProcessor:
+        return False
+    policy = make.keywords.get("policy")
+    return policy is not None and not policy.fails
+
+
+def marking_exchange(fragment: Fragment) -> Exchange | None:
+    """The exchange over which each task of a fragment is told its number.
+
+    ``None`` if there is none whose first task is certain to be there: a DataFrame may have no
+    tasks at all.
+    """
+    for exchange in fragment.shuffled_inputs:
+        if not any(map(frame_source, exchange.source.vertices)):
+            return exchange
+    return None
 
 
 def is_repeatable(dag: DAG, fragment: Fragment, vertex: Vertex) -> bool:

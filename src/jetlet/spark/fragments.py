@@ -5,7 +5,7 @@ fragments, which Spark carries out. Some local edges are cut too:
 
 - A vertex in one task only and one in many cannot share a fragment.
 - A DataFrame decides by itself in how many tasks it is read, so what reads it shares a fragment
-  with no other source.
+  with no other source, nor with a vertex that needs to know which of its tasks is the first.
 - No fragment may wait for itself: each vertex has a level, which rises along every exchange, and
   only vertices of one level stay together.
 
@@ -76,14 +76,15 @@ def is_broadcast(edge: Edge) -> bool:
     return edge.is_distributed and edge.routing in (Routing.BROADCAST, Routing.FANOUT)
 
 
-def cut(dag: DAG, frames: Iterable[Vertex] = ()) -> list[Fragment]:
+def cut(dag: DAG, frames: Iterable[Vertex] = (), numbered: Iterable[Vertex] = ()) -> list[Fragment]:
     """The fragments in an order in which each comes after those it reads from.
 
-    ``frames`` are the sources that read DataFrames.
+    ``frames`` are the sources that read DataFrames, ``numbered`` the vertices whose tasks must be
+    numbered from 0.
     """
     raising: set[Edge] = set()
     while True:
-        fragments = _Cutting(dag, set(frames), raising).fragments()
+        fragments = _Cutting(dag, set(frames), set(numbered), raising).fragments()
         order = _order(fragments)
         if order is not None:
             for index, fragment in enumerate(order):
@@ -96,7 +97,9 @@ def cut(dag: DAG, frames: Iterable[Vertex] = ()) -> list[Fragment]:
 class _Cutting:
     """One attempt at cutting a DAG; ``raising`` are broadcast edges that raise the level too."""
 
-    def __init__(self, dag: DAG, frames: set[Vertex], raising: set[Edge]) -> None:
+    def __init__(
+        self, dag: DAG, frames: set[Vertex], numbered: set[Vertex], raising: set[Edge]
+    ) -> None:
         self._dag = dag
         self._raising = raising
         self._is_single: dict[Vertex, bool] = {}
@@ -111,7 +114,10 @@ class _Cutting:
                 and len(local) == len(inbound)
                 and all(self._is_single[e.source] for e in local)
             )
-            self._frame[vertex] = vertex if vertex in frames else self._common_frame(vertex)
+            if vertex in frames:
+                self._frame[vertex] = vertex
+            else:
+                self._frame[vertex] = None if vertex in numbered else self._common_frame(vertex)
             self._level[vertex] = max(
                 (self._level[e.source] + self._rises(e) for e in inbound), default=0
             )

@@ -17,7 +17,6 @@ way this process ends, no JVM is left behind.
 from __future__ import annotations
 
 import atexit
-import codecs
 import contextlib
 import importlib.util
 import os
@@ -26,14 +25,13 @@ import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jetlet.errors import JetletError, MissingDependencyError
+from jetlet.spark.relay import OutputRelay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +112,8 @@ class Jvm:
             # cancels the job and keeps the session.
             process_group=0,
         )
-        self._relay = _Relay(self.process, log)
+        assert self.process.stdout is not None
+        self._relay = OutputRelay(self.process.stdout, log)
         atexit.register(self.close)
 
     @property
@@ -304,39 +303,6 @@ def _heap() -> str:
         with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
             limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
     return f"{min(max(min(limits) // 4 >> 20, 1024), 4096)}m"
-
-
-class _Relay:
-    """Carries what the JVM prints to the log, and to ``sys.stderr`` once it is of interest.
-
-    On its own thread. While the JVM starts it prints what nobody wants to read unless the start
-    fails. Later, it is what the user's functions print in Python workers.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.show = False
-        assert process.stdout is not None
-        self._pipe = process.stdout
-        self._log = log.open("ab", buffering=0)
-        self._thread = threading.Thread(target=self._run, name="jetlet-spark-output", daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        # Bounded: a stray grandchild may hold the other end of the pipe.
-        self._thread.join(2.0)
-
-    def _run(self) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        with self._pipe, self._log:
-            while chunk := os.read(self._pipe.fileno(), 65536):
-                if self.show:
-                    # Looked up each time: notebooks and tests put their own in its place.
-                    with contextlib.suppress(OSError, ValueError):
-                        sys.stderr.write(decoder.decode(chunk))
-                        sys.stderr.flush()
-                else:
-                    with contextlib.suppress(OSError):  # a full disk must not stop the JVM
-                        self._log.write(chunk)
 
 
 def _tail(log: Path) -> list[str]:

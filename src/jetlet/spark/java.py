@@ -65,7 +65,8 @@ class Java:
     """One Java runtime that has been started once and is recent enough.
 
     ``home`` is what ``JAVA_HOME`` has to be for Spark's own scripts and for the processes that
-    Spark starts. ``version`` is all that ``java -version`` tells of it, by which builds are told apart.
+    Spark starts. ``version`` is all that ``java -version`` tells of it, which differs from build to
+    build.
     """
 
     executable: Path

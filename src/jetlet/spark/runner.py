@@ -28,8 +28,8 @@ from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark.exchange import FIRST_CLIENT, METRICS, REPORTS, SCHEMA, frame_column
 from jetlet.spark.failure import explain, unpack
-from jetlet.spark.fragment_spec import make_spec
-from jetlet.spark.fragments import Exchange, Fragment, channel_order, cut
+from jetlet.spark.fragment_spec import fragments_of, make_spec, marking_exchange
+from jetlet.spark.fragments import Exchange, Fragment, channel_order
 from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source
 from jetlet.spark.progress import FragmentProgress, JobProgress
@@ -45,6 +45,8 @@ logger = logging.getLogger("jetlet.spark")
 INTERRUPT_PERIOD = 0.2
 """Seconds between two attempts to stop the Spark jobs of a cancelled job: a new one may have begun
 right after the first attempt."""
+_MARK = ("cast(id as int) as target", "0 as task", "0 as seq")
+"""Columns of rows that tell each task its number."""
 MAX_CONNECT_BROADCAST = 64 * 1024 * 1024
 """Bytes of a broadcast edge over Spark Connect, where it travels within the plan."""
 
@@ -65,7 +67,7 @@ class SparkRunner:
     ) -> None:
         self._spark = spark
         self._dag = dag
-        self.fragments = cut(dag, [v for v in dag.vertices if frame_source(v)])
+        self.fragments = fragments_of(dag)
         self._tasks = {f: self._task_count(f, width) for f in self.fragments}
         self._channel_order = {f: channel_order(dag, f) for f in self.fragments}
         self._sources = {f: self._open_source(f) for f in self.fragments}
@@ -274,8 +276,12 @@ class SparkRunner:
             if self._has_others(source, fragment):
                 frame = frame.filter(f"channel in ({', '.join(map(str, channels))})")
             frames.append(frame.select("target", "task", "seq", "channel", "payload"))
-        frame = reduce(lambda a, b: a.unionAll(b), frames)
         tasks = self._tasks[fragment]
+        if marking_exchange(fragment) is None:
+            channel = fragment.shuffled_inputs[0].channel
+            numbers = self._spark.range(0, tasks, 1, 1)
+            frames.append(numbers.selectExpr(*_MARK, f"{channel} as channel", "x'' as payload"))
+        frame = reduce(lambda a, b: a.unionAll(b), frames)
         frame = frame.repartition(1) if tasks == 1 else frame.repartitionById(tasks, "target")
         # Fetched blocks arrive in any order. A task that is run again must see the same order, and
         # items of one producer must stay in theirs.
@@ -362,7 +368,18 @@ class SparkRunner:
         elif channel == METRICS:
             self._progress.hear(*message)
         else:
-            run.send_to_client(self._client_names[channel], message)
+            self._send_to_client(run, self._client_names[channel], message)
+
+    @staticmethod
+    def _send_to_client(run: Run, vertex: str, batch: Sequence[Any]) -> None:
+        try:
+            run.send_to_client(vertex, batch)
+        except Exception as error:
+            raise JobFailedError(
+                f"job {run.job_name!r} failed in vertex {vertex!r}: "
+                f"{type(error).__name__}: {error}",
+                vertex=vertex,
+            ) from error
 
     def _write_frames(self, run: Run, rows: dict[Fragment, DataFrame]) -> None:
         """Let the functions of the user write what has become DataFrames."""
@@ -392,7 +409,8 @@ class SparkRunner:
             return JobCancelledError(f"job {run.job_name!r} was cancelled")
         if isinstance(error, JetletError):
             return error
-        logger.debug("job %s failed on Spark", run.job_name, exc_info=error)
+        in_java = getattr(error, "_stackTrace", None) or ""
+        logger.debug("job %s failed on Spark\n%s", run.job_name, in_java, exc_info=error)
         return unpack(str(error), run.id) or explain(error, run.job_name)
 
 

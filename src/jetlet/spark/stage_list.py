@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Routing, one_key
-from jetlet.spark.fragments import Exchange, Fragment, cut
-from jetlet.spark.frames import frame_source
+from jetlet.spark.fragment_spec import fragments_of
+from jetlet.spark.fragments import Exchange, Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,7 @@ class Stage:
 
 def stages_of(dag: DAG) -> list[Stage]:
     """The stages in the order in which they run."""
-    fragments = cut(dag, [v for v in dag.vertices if frame_source(v)])
-    return [Stage(_title(fragment), [v.name for v in fragment.vertices]) for fragment in fragments]
+    return [Stage(_title(f), [v.name for v in f.vertices]) for f in fragments_of(dag)]
 
 
 def _title(fragment: Fragment) -> str:

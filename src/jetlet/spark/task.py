@@ -28,6 +28,7 @@ from jetlet.spark.exchange import (
     Chunks,
     ExchangeReader,
     ExchangeWriter,
+    RowStream,
     TaskOutput,
     dump,
     dump_items,
@@ -65,10 +66,10 @@ class FragmentTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        spec = self._load()
         context = TaskContext.get()
         assert context is not None
         attempt = context.taskAttemptId()
-        spec = self._load()
         index, batches = _task_index(batches, spec, context.partitionId())
         task = RunningTask(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}")
         return task.run(self._broadcasts, self._accumulator)
@@ -184,9 +185,10 @@ class RunningTask:
             _supply(dag[name], partial(BroadcastReader, broadcasts[channel]))
         for name, (channel, columns) in spec.frame_sinks.items():
             _supply(dag[name], partial(FrameWriter, output, channel, columns))
-        if spec.reader is not None:
-            rows = _rows(self._batches)
-            _supply(dag[spec.reader], partial(ExchangeReader, rows, spec.inputs, pass_on))
+        if spec.readers:
+            stream = RowStream(self._batches, spec.ranks, pass_on)
+            for rank, (name, ordinals) in enumerate(spec.readers):
+                _supply(dag[name], partial(ExchangeReader, stream, rank, ordinals))
         if spec.frame_source is not None:
             name, form = spec.frame_source
             _supply(dag[name], partial(FrameReader, self._batches, form))
@@ -232,15 +234,13 @@ def _task_index(
     """Which of its fragment's tasks this is, and its input.
 
     Spark's number of the partition does not tell: in a union those of the second part go on from
-    the first. So each row has the number. A task without rows has nothing to read, and then any
-    number will do that no other task of the fragment can have.
+    the first. So each row has the number, and there is always one. Only a task that reads a
+    DataFrame has to make do with Spark's, which is at least no other's of the fragment.
     """
     if spec.frame_source is not None:
         return partition, batches
-    for batch in batches:
-        if batch.num_rows:
-            return batch.column(0)[0].as_py(), chain((batch,), batches)
-    return spec.tasks + partition, iter(())
+    first = next(batch for batch in batches if batch.num_rows)
+    return first.column(0)[0].as_py(), chain((first,), batches)
 
 
 def _wake(execution: Execution) -> None:
@@ -250,10 +250,3 @@ def _wake(execution: Execution) -> None:
 
 def _supply(vertex: Vertex, make: Callable[[], Any]) -> None:
     vertex.supplier = Vertex(vertex.name, make).supplier
-
-
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-    for batch in batches:
-        yield from zip(
-            batch.column("channel").to_pylist(), batch.column("payload").to_pylist(), strict=True
-        )

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from jetlet import JobConfig, Pipeline, SparkEngine, agg, sinks, sources, whole_item
+from jetlet.core import DAG
+from jetlet.errors import (
+    InvalidArgumentError,
+    JobCancelledError,
+    PlanningError,
+    UnpicklableFunctionError,
+    UnsupportedFeatureError,
+)
+from jetlet.spark.session import PLAN_SETTINGS, active_session
+
+pytestmark = pytest.mark.spark
+
+
+def count(items=("a", "b", "a"), name="count"):
+    p = Pipeline(name)
+    out = sinks.collect()
+    stage = p.read_from(sources.items(list(items))).grouping_key(whole_item)
+    stage.aggregate(agg.counting()).write_to(out)
+    return p, out
+
+
+def test_a_joined_session_is_used_and_left_as_it_was(engine):
+    spark = engine.session
+    key = "spark.sql.adaptive.optimizer.excludedRules"
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    found = spark.conf.get(key)
+    spark.conf.set(key, rule)
+    try:
+        with SparkEngine(session=spark) as joined:
+            assert joined.session is spark
+            assert spark.conf.get(key).split(",") == [rule, PLAN_SETTINGS[key]]
+            p, out = count()
+            joined.submit(p).join(90)
+            assert sorted(out.items) == [("a", 2), ("b", 1)]
+        assert spark.conf.get(key) == rule
+    finally:
+        spark.conf.set(key, found)
+    assert active_session() is spark
+    assert spark.range(3).count() == 3
+
+
+def test_an_engine_without_arguments_joins_the_active_session(engine):
+    with SparkEngine() as joined:
+        assert joined.session is engine.session
+    assert engine.session.range(3).count() == 3
+
+
+def test_a_session_is_taken_as_it_is(engine):
+    for options in ({"master": "local[2]"}, {"config": {"a": 1}}, {"app_name": "x"}):
+        with pytest.raises(InvalidArgumentError, match="leave out master"):
+            SparkEngine(session=engine.session, **options)
+
+
+def test_there_is_a_task_per_core_unless_the_job_says_otherwise(engine):
+    assert engine.default_parallelism == 2
+    p, out = count(range(100))
+    for config, expected in ((JobConfig(), 2), (JobConfig(default_parallelism=3), 3)):
+        job = engine.submit(p, config)
+        job.join(90)
+        assert len(job.metrics()["group-and-aggregate"].processors) == expected
+        assert len(out.items) == 100
+
+
+def test_no_task_reads_nothing(engine):
+    p, _ = count(["a"])
+    job = engine.submit(p)
+    job.join(90)
+    assert len(job.metrics()["items-source"].processors) == 1
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_guarantees_of_streams_are_refused(engine, guarantee):
+    with pytest.raises(UnsupportedFeatureError, match="processing_guarantee='none'"):
+        engine.submit(count()[0], JobConfig(processing_guarantee=guarantee))
+
+
+def test_only_pipelines_and_dags_run(engine):
+    with pytest.raises(InvalidArgumentError, match="runs a Pipeline or a DAG"):
+        engine.submit("count")
+    with pytest.raises(PlanningError, match="no vertices"):
+        engine.submit(DAG("empty"))
+
+
+def test_what_cannot_travel_is_refused_when_submitted(engine):
+    lock = threading.Lock()
+    p = Pipeline("locked")
+    p.read_from(sources.items([1])).map(lambda x: lock and x, name="locked").write_to(
+        sinks.collect()
+    )
+    with pytest.raises(UnpicklableFunctionError, match="stage 'locked'"):
+        engine.submit(p)
+    p = Pipeline("locks")
+    p.read_from(sources.items([lock])).write_to(sinks.collect())
+    with pytest.raises(UnpicklableFunctionError, match="input of stage 'items-source'"):
+        engine.submit(p)
+    assert not engine.jobs
+
+
+def test_closing_an_engine_cancels_its_jobs_and_takes_no_more(engine, tmp_path):
+    began = tmp_path / "began"
+
+    def block(item):
+        began.touch()
+        threading.Event().wait(60)
+
+    p = Pipeline("endless")
+    p.read_from(sources.items([1])).map(block).write_to(sinks.collect())
+    with SparkEngine(session=engine.session) as other:
+        job = other.submit(p)
+        assert other.jobs == [job]
+        while not began.exists():
+            threading.Event().wait(0.01)
+    with pytest.raises(JobCancelledError):
+        job.join(0)
+    assert not other.jobs
+    other.close()
+    with pytest.raises(PlanningError, match="the engine is closed"):
+        other.submit(count()[0])
+
+
+def test_two_jobs_run_at_once(engine):
+    (first, one), (second, two) = count(name="first"), count("xyz", name="second")
+    jobs = [engine.submit(p, JobConfig(default_parallelism=1)) for p in (first, second)]
+    for job in jobs:
+        job.join(90)
+    assert sorted(one.items) == [("a", 2), ("b", 1)]
+    assert sorted(two.items) == [("x", 1), ("y", 1), ("z", 1)]
+    assert [job.metrics()["items-source"].emitted for job in jobs] == [3, 3]
