@@ -1,4 +1,4 @@
-"""Window definitions: ``from jetlet import windows``, then ``stage.window(windows.tumbling(1000))``.
+"""Window definitions: ``from jetlet import windows``, ``stage.window(windows.tumbling(1000))``.
 
 See :mod:`jetlet.pipeline.windows`.
 """

@@ -22,6 +22,8 @@ class Host:
     name: str
     make: Callable[[], Any]
     config: JobConfig
+    runs_here: bool = True
+    """Processors run in this process; else a job takes a moment to start, and tests make fewer."""
 
 
 def _spark() -> Any:
@@ -33,7 +35,7 @@ def _spark() -> Any:
 HOSTS = [
     Host("embedded-1", lambda: EmbeddedEngine(workers=1), JobConfig()),
     Host("embedded-2", lambda: EmbeddedEngine(workers=2), JobConfig(default_parallelism=2)),
-    Host("spark-local", _spark, JobConfig()),
+    Host("spark-local", _spark, JobConfig(), runs_here=False),
 ]
 
 
@@ -42,12 +44,9 @@ class EngineUnderTest:
 
     def __init__(self, host: Host, engine: Any) -> None:
         self.name = host.name
+        self.runs_here = host.runs_here
         self._engine = engine
         self._config = host.config
-
-    @property
-    def is_spark(self) -> bool:
-        return self.name.startswith("spark")
 
     def submit(self, pipeline: Pipeline) -> Job:
         job: Job = self._engine.submit(pipeline, self._config)

@@ -106,8 +106,8 @@ def needs_sketches():
 
 
 def groups_of_operations(engine):
-    """The operations one by one; on Spark, where a shuffle takes its time, in two compositions."""
-    if not engine.is_spark:
+    """The operations one by one; elsewhere, where each takes its time, in two compositions."""
+    if engine.runs_here:
         return [[name] for name in OPERATIONS]
     two_stages = [name for name in OPERATIONS if OPERATIONS[name][0].combine is not None]
     return [two_stages, [name for name in OPERATIONS if name not in two_stages]]

@@ -206,13 +206,13 @@ def test_a_failed_batch_is_rejected_item_by_item(engine):
 
 # --- Failing --------------------------------------------------------------------------------
 
-ON_SPARK = {"map", "last", "async", "stateful-key-fn"}
-"""A failed job takes a second there, and what fails in these ways is the same code anyway."""
+ELSEWHERE = {"map", "last", "async", "stateful-key-fn"}
+"""Those that are tried where a job takes a moment to start; the others are the same code."""
 
 
 @pytest.mark.parametrize("kind", STAGES)
 def test_failure_names_vertex_stage_item_and_cause(engine, kind):
-    if engine.is_spark and kind not in ON_SPARK:
+    if not engine.runs_here and kind not in ELSEWHERE:
         pytest.skip("the same code as on the embedded engine")
     p, _ = make_pipeline([kind], lambda kind: "fail")
 
@@ -269,7 +269,7 @@ def test_aggregation_failures_name_the_item(engine):
         "co-aggregated": lambda s: s.aggregate2(agg.counting(), s, agg.summing(len)),
     }
     for kind, stage in stages.items():
-        if engine.is_spark and kind != "keyed":
+        if not engine.runs_here and kind != "keyed":
             continue
         p = Pipeline(kind)
         stage(p.read_from(sources.items(words))).write_to(sinks.collect())
@@ -288,7 +288,7 @@ def test_traceback_of_the_cause_ends_in_the_users_function(engine):
     with pytest.raises(JobFailedError) as caught:
         engine.run(p)
 
-    if not engine.is_spark:  # a remote traceback is in the log only
+    if engine.runs_here:  # a remote traceback is in the log only
         frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
         assert frames[-1].name == "check"
         assert frames[-1].filename == __file__
@@ -332,16 +332,24 @@ def test_unstable_keys_fail_on_every_engine(engine, key):
     def key_fn(x):
         return key([x]) if x == 500 else x
 
-    p = Pipeline("unstable")
-    p.read_from(sources.items(range(1000))).grouping_key(key_fn).aggregate(agg.counting()).write_to(
-        sinks.collect()
-    )
+    stages = {
+        "aggregate": lambda s: s.aggregate(agg.counting()),
+        "rolling": lambda s: s.rolling_aggregate(agg.counting()),
+        "stateful": lambda s: s.map_stateful(list, lambda state, key, x: x),
+        "distinct": lambda s: s.distinct(),
+    }
+    for kind, stage in stages.items():
+        if not engine.runs_here and kind != "aggregate":
+            continue
+        p = Pipeline(kind)
+        keyed = p.read_from(sources.items(range(1000))).grouping_key(key_fn)
+        stage(keyed).write_to(sinks.collect())
 
-    with pytest.raises(JobFailedError) as caught:
-        engine.run(p)
+        with pytest.raises(JobFailedError) as caught:
+            engine.run(p)
 
-    assert isinstance(caught.value.__cause__, UnstableKeyError)
-    assert caught.value.item is not None
+        assert isinstance(caught.value.__cause__, UnstableKeyError), kind
+        assert caught.value.item is not None
 
 
 def test_unpicklable_function_is_refused_where_it_would_have_to_travel(engine):
@@ -349,7 +357,7 @@ def test_unpicklable_function_is_refused_where_it_would_have_to_travel(engine):
     p = Pipeline("unpicklable")
     out = sinks.collect()
     p.read_from(sources.items([1])).map(lambda x: (x, lock.locked()), name="ask").write_to(out)
-    if not engine.is_spark:
+    if engine.runs_here:
         engine.run(p)
         assert out.items == [(1, False)]
         return

@@ -92,7 +92,13 @@ def test_what_has_long_not_been_used_makes_room(tmp_path: Path) -> None:
         path.touch()
         os.utime(path, (0, 0))
     used.use_options()
+    for name in ("old", "new"):
+        (tmp_path / f".making-{name}").mkdir()
+        (tmp_path / f".making-{name}" / "part").touch()
+    os.utime(tmp_path / ".making-old", (0, 0))
     archive.prune_others()
+    assert not (tmp_path / ".making-old").exists()
+    assert (tmp_path / ".making-new").exists()
     assert archive.ready
     assert used.ready
     assert not unused.ready

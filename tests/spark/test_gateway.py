@@ -246,6 +246,27 @@ print(jvm.process.pid, flush=True)
     wait_until_gone(jvm)
 
 
+def test_what_a_killed_process_left_is_removed_by_the_next_one_that_starts(
+    spark: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("jetlet.spark.gateway._SHORT", 1000)
+    living = spark.launch()
+    dead = tmp_path / "jetlet-jvm-dead"
+    dead.mkdir()
+    (dead / "lock").touch()
+    being_made = tmp_path / "jetlet-jvm-new"
+    being_made.mkdir()
+    other = spark.launch()
+    assert living.directory.exists()
+    assert being_made.exists()
+    assert not dead.exists()
+    for jvm in (living, other):
+        jvm.wait_for_gateway()
+        jvm.close()
+    assert list(tmp_path.glob("jetlet-jvm-*")) == [being_made]
+
+
 def test_a_forked_child_leaves_the_jvm_to_its_parent(spark: Installation) -> None:
     jvm = spark.launch()
     jvm.wait_for_gateway()

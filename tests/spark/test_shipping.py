@@ -108,12 +108,12 @@ def test_a_function_that_cannot_travel_is_refused_by_its_stage():
     lock = threading.Lock()
     dag = DAG("test")
     dag.vertex(Vertex("locked", lambda: lock and Processor(), 1))
-    with pytest.raises(UnpicklableFunctionError, match="stage 'locked'.*map_using_service"):
+    with pytest.raises(UnpicklableFunctionError, match=r"stage 'locked'.*map_using_service"):
         check_picklable(dag)
 
 
 def test_input_that_cannot_travel_is_refused_by_its_stage():
-    with pytest.raises(UnpicklableFunctionError, match="input of stage 'items'.*plain values"):
+    with pytest.raises(UnpicklableFunctionError, match=r"input of stage 'items'.*plain values"):
         dump_splits(Vertex("items", Processor), [[threading.Lock()]])
 
 

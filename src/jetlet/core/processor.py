@@ -81,6 +81,8 @@ class Processor:
     is_cooperative: bool = True
     is_waiting: bool = False
     """Set it while you leave the inbox untouched because you wait for something outside."""
+    makes_watermarks: bool = False
+    """True if the watermarks it emits are its own and not those of its input, combined."""
 
     outbox: Outbox
     context: ProcessorContext

@@ -37,6 +37,7 @@ class InboundEdge:
         "is_done",
         "is_restore",
         "ordinal",
+        "origins",
         "priority",
         "queues",
         "special",
@@ -50,6 +51,7 @@ class InboundEdge:
         priority: int = 0,
         exactly_once: bool = True,
         is_restore: bool = False,
+        origins: Sequence[frozenset[Any]] | None = None,
     ) -> None:
         self.ordinal = ordinal
         self.priority = priority
@@ -59,7 +61,11 @@ class InboundEdge:
         self.special: SpecialItem | None = None
         """What follows the batch that ``drain`` returned last."""
         self._open = list(enumerate(queues))
-        self._coalescer = WatermarkCoalescer(range(len(queues)))
+        self._coalescer = WatermarkCoalescer(
+            range(len(queues)), None if origins is None else dict(enumerate(origins))
+        )
+        self.origins: frozenset[Any] = frozenset().union(*(origins or ()))
+        """Where its watermarks come from in the end."""
         self._cursor = 0
         self._exactly_once = exactly_once
         self._barrier: SnapshotBarrier | None = None

@@ -28,6 +28,7 @@ from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE, SnapshotContext
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.watermark_origins import WatermarkOrigins
 
 logger = logging.getLogger("jetlet.execution")
 
@@ -135,13 +136,16 @@ class ExecutionPlan:
         wirings = {edge: self._wire(edge) for edge in self.dag.edges}
         snapshots = SnapshotContext(run.processing_guarantee)
         by_vertex: dict[str, list[ProcessorTasklet]] = {}
+        processors = {vertex.name: self._make_processors(vertex, run) for vertex in self.dag}
+        makers = [n for n, made in processors.items() if any(p.makes_watermarks for p in made)]
+        origins = WatermarkOrigins(self.dag, self.member_count, self._default_parallelism, makers)
         for vertex in self.dag:
             by_vertex[vertex.name] = [
                 ProcessorTasklet(
                     processor,
                     self._context(vertex, index, run),
                     [
-                        self._inbound(edge, wirings[edge], index, run)
+                        self._inbound(edge, wirings[edge], index, run, origins)
                         for edge in self.dag.inbound(vertex)
                     ],
                     [
@@ -151,7 +155,7 @@ class ExecutionPlan:
                     snapshot_context=snapshots,
                     closer=run.closer,
                 )
-                for index, processor in enumerate(self._make_processors(vertex, run))
+                for index, processor in enumerate(processors[vertex.name])
             ]
         tasklets: list[Tasklet] = [t for mine in by_vertex.values() for t in mine]
         for number, edge in enumerate(self.dag.edges):
@@ -160,7 +164,9 @@ class ExecutionPlan:
             for producer, row in zip(producers, wiring.local, strict=True):
                 for index, queue in row.items():
                     _join(queue, producer, consumers[index], run)
-            tasklets += self._network_tasklets(number, edge, wiring, producers, consumers, run)
+            tasklets += self._network_tasklets(
+                number, edge, wiring, producers, consumers, run, origins
+            )
         return tasklets
 
     def _network_tasklets(
@@ -171,6 +177,7 @@ class ExecutionPlan:
         producers: Sequence[Tasklet],
         consumers: Sequence[Tasklet],
         run: RunContext,
+        origins: WatermarkOrigins,
     ) -> list[Tasklet]:
         """The sender for each remote member, and the receiver, of a distributed edge."""
         if not wiring.outgoing and not wiring.incoming:
@@ -180,7 +187,12 @@ class ExecutionPlan:
         tasklets: list[Tasklet] = []
         exactly_once = run.processing_guarantee == EXACTLY_ONCE
         for member, queues in wiring.outgoing.items():
-            inbound = InboundEdge(0, queues, exactly_once=exactly_once)
+            inbound = InboundEdge(
+                0,
+                queues,
+                exactly_once=exactly_once,
+                origins=[origins.of(edge.source, self.member_index, p) for p in range(len(queues))],
+            )
             sender = run.network.sender(number, member, name, inbound)
             sender.vertex_name = edge.source.name
             for producer, queue in zip(producers, queues, strict=True):
@@ -267,14 +279,21 @@ class ExecutionPlan:
             send_to_client=partial(run.send_to_client, vertex.name),
         )
 
-    def _inbound(self, edge: Edge, wiring: Wiring, index: int, run: RunContext) -> InboundEdge:
-        queues = [row[index] for row in wiring.local if index in row]
+    def _inbound(
+        self, edge: Edge, wiring: Wiring, index: int, run: RunContext, origins: WatermarkOrigins
+    ) -> InboundEdge:
+        producers = [p for p, row in enumerate(wiring.local) if index in row]
+        queues = [wiring.local[p][index] for p in producers]
         queues += [mine[index] for mine in wiring.incoming.values()]
         return InboundEdge(
             edge.dest_ordinal,
             queues,
             priority=edge.priority_value,
             exactly_once=run.processing_guarantee == EXACTLY_ONCE,
+            origins=[
+                *(origins.of(edge.source, self.member_index, p) for p in producers),
+                *(origins.of_all(edge.source, member) for member in wiring.incoming),
+            ],
         )
 
     def _outbound(self, edge: Edge, wiring: Wiring, index: int) -> OutboundEdge:
@@ -285,9 +304,7 @@ class ExecutionPlan:
             return self._local_routing(edge, local)
         targets = [*local, *remote]
         if edge.routing is Routing.PARTITIONED:
-            partitioner = Partitioner(
-                edge.key_fn, self.partition_count, name=f"key of {edge.dest.name.removesuffix(PREPARE_SUFFIX)}"
-            )
+            partitioner = self._partitioner(edge)
             if len(targets) == 1:
                 return SingleTargetEdge(targets[0], partitioner)
             positions = {m: len(local) + i for i, m in enumerate(wiring.outgoing)}
@@ -309,9 +326,7 @@ class ExecutionPlan:
         """The routing among the consumers on this member."""
         partitioner = None
         if edge.routing is Routing.PARTITIONED:
-            partitioner = Partitioner(
-                edge.key_fn, self.partition_count, name=f"key of {edge.dest.name.removesuffix(PREPARE_SUFFIX)}"
-            )
+            partitioner = self._partitioner(edge)
         if len(targets) == 1:
             return SingleTargetEdge(targets[0], partitioner)
         if partitioner is not None:
@@ -327,6 +342,10 @@ class ExecutionPlan:
         if len(targets) == 1:
             return SingleTargetEdge(targets[0])
         return self._local_routing(edge, targets)
+
+    def _partitioner(self, edge: Edge) -> Partitioner:
+        stage = edge.dest.name.removesuffix(PREPARE_SUFFIX)
+        return Partitioner(edge.key_fn, self.partition_count, name=f"key of {stage}")
 
     def _assignment(self, edge: Edge) -> list[tuple[int, int]]:
         """Member and processor that own each partition of the edge's destination."""

@@ -119,7 +119,7 @@ class ProcessorTasklet(Tasklet):
         self._edge_ended = False
         self._is_restoring = any(edge.is_restore for edge in inbound)
         ordinals = [edge.ordinal for edge in inbound if not edge.is_restore]
-        self._coalescer = WatermarkCoalescer(ordinals)
+        self._coalescer = WatermarkCoalescer(ordinals, {e.ordinal: e.origins for e in inbound})
         self._open_ordinals = len(ordinals)
         self._watermarks: deque[Watermark] = deque()
         self._aligned: set[int] = set()

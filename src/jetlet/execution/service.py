@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.errors import InvalidArgumentError
+from jetlet.execution.garbage import spared_collector
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, BackoffIdleStrategy, IdleStrategy
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import (
@@ -67,6 +68,10 @@ class Execution:
         """Run to the end. Never raises: see :attr:`failure` and :attr:`was_cancelled`."""
         if self.is_dismissed or not self._make():
             return
+        with spared_collector():
+            self._run_tasklets(on_running)
+
+    def _run_tasklets(self, on_running: Callable[[], None]) -> None:
         cooperative = [t for t in self.tasklets if t.is_cooperative]
         blocking = [t for t in self.tasklets if not t.is_cooperative]
         threads = self._start_threads(blocking)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
 from jetlet.errors import ProcessorContractError
@@ -14,11 +15,18 @@ class WatermarkCoalescer:
     When all inputs are idle the highest watermark seen on any of them is emitted, and then the
     idle message: no input will hold up the others, and what they announced is announced. The
     methods return what to emit now, in order, which is nothing, one item or two.
+
+    ``origins`` says, for each input, where its watermarks come from in the end. An idle input is
+    waited for all the same while one is active all of whose origins are its own too: somebody there
+    has woken up, and it will hear of it.
     """
 
-    __slots__ = ("_active", "_idle", "_is_idle", "_last", "_top", "_watermarks")
+    __slots__ = ("_active", "_idle", "_is_idle", "_last", "_origins", "_top", "_watermarks")
 
-    def __init__(self, inputs: Iterable[int]) -> None:
+    def __init__(
+        self, inputs: Iterable[int], origins: Mapping[int, frozenset[Any]] | None = None
+    ) -> None:
+        self._origins = origins
         self._watermarks: dict[int, int] = dict.fromkeys(inputs, MIN_TIMESTAMP)
         self._active = set(self._watermarks)
         self._idle: set[int] = set()
@@ -65,7 +73,7 @@ class WatermarkCoalescer:
 
     def _advance(self) -> tuple[Watermark, ...]:
         if self._active:
-            lowest = min(self._watermarks[i] for i in self._active)
+            lowest = min(self._watermarks[i] for i in self._waited_for())
         elif self._is_idle:
             return ()
         else:
@@ -75,3 +83,13 @@ class WatermarkCoalescer:
             self._last = lowest
             return (Watermark(lowest), IDLE) if self._is_idle else (Watermark(lowest),)
         return (IDLE,) if self._is_idle else ()
+
+    def _waited_for(self) -> Iterable[int]:
+        origins = self._origins
+        if origins is None or not self._idle:
+            return self._active
+        awake = [origins[i] for i in self._active]
+        return [
+            *self._active,
+            *(i for i in self._idle if any(each <= origins[i] for each in awake)),
+        ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,11 @@ WINDOW = 4 * 1024 * 1024
 """Bytes for one vertex that a member may send ahead of what its hook has taken."""
 ACK_EVERY = WINDOW // 16
 """Bytes taken after which a member is told, unless there is nothing left to take before."""
+FIRST_SLICE = 1
+"""Items that a hook gets at first ..."""
+LARGEST_SLICE = 65_536
+SLICE_TIME = 0.01
+"""... and seconds that it should need for those that it gets after that."""
 CLOSE_LIMIT = 5.0
 """Seconds to wait for a hook that does not return though the job is over."""
 
@@ -82,13 +88,14 @@ class ClientDelivery:
         for lane in lanes:
             lane.tasks.put(passed)
 
-    def deliver(self, vertex: str, packet: memoryview) -> None:
-        """Hand one packet to the hook."""
-        try:
-            self._deliver(vertex, decode_items(packet))
-        except Exception as error:  # a sink of the user's may raise anything
-            self.is_over = True
-            self._on_error(vertex, error)
+    def deliver(self, vertex: str, batch: Sequence[Any]) -> None:
+        """Hand items to the hook."""
+        self._deliver(vertex, batch)
+
+    def fail(self, vertex: str, error: Exception) -> None:
+        """A sink of the user's has raised something, or its items cannot be unpickled."""
+        self.is_over = True
+        self._on_error(vertex, error)
 
     def acknowledge(self, member: int, number: int, taken: int) -> None:
         """Tell a member how much was taken."""
@@ -123,6 +130,7 @@ class _Lane:
         self._taken: dict[int, int] = {}
         """Bytes by member."""
         self._told: dict[int, int] = {}
+        self._slice = FIRST_SLICE
         self.thread = delivery.start(self)
 
     def run(self) -> None:
@@ -135,13 +143,31 @@ class _Lane:
             if delivery.is_over:
                 continue
             member, packet = task
-            delivery.deliver(self.vertex, packet)
+            try:
+                self._hand_over(decode_items(packet))
+            except Exception as error:
+                delivery.fail(self.vertex, error)
             taken = self._taken[member] = self._taken.get(member, 0) + len(packet)
             if self.tasks.empty():
                 for each in self._taken:
                     self._tell(each)
             elif taken - self._told.get(member, 0) >= ACK_EVERY:
                 self._tell(member)
+
+    def _hand_over(self, items: Sequence[Any]) -> None:
+        """Call the hook with slices that take it milliseconds, so that a job can be cancelled."""
+        delivery = self._delivery
+        at = 0
+        while at < len(items) and not delivery.is_over:
+            size = self._slice
+            start = time.monotonic()
+            delivery.deliver(self.vertex, items[at : at + size])
+            at += size
+            elapsed = time.monotonic() - start
+            if elapsed > SLICE_TIME:
+                self._slice = max(1, int(size * SLICE_TIME / (2 * elapsed)))
+            elif elapsed < SLICE_TIME / 4:
+                self._slice = min(size * 2, LARGEST_SLICE)
 
     def _tell(self, member: int) -> None:
         taken = self._taken[member]

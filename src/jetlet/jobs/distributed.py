@@ -76,11 +76,11 @@ class MembersRunner:
         loop = loops.lease()
         try:
             session = Session(self._config, run, launcher, on_running, self._counters, loop)
-            with self._lock:
-                if self._is_cancelled:
-                    raise JobCancelledError(f"job {run.job_name!r} was cancelled")
-                self._session, self._loop = session, loop
             try:
+                with self._lock:
+                    if self._is_cancelled:
+                        raise JobCancelledError(f"job {run.job_name!r} was cancelled")
+                    self._session, self._loop = session, loop
                 finish = asyncio.run_coroutine_threadsafe(session.serve(), loop).result()
             finally:
                 with self._lock:

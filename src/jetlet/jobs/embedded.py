@@ -50,7 +50,12 @@ class EmbeddedEngine:
         self._members = members
         self._workers = workers
         self._clock = clock
-        self._service = ExecutionService(workers, clock=clock)
+        self._service = ExecutionService(
+            workers,
+            clock=clock,
+            # A clock that runs by itself may want to know when there is nothing to do.
+            make_idle_strategy=getattr(clock, "make_idle_strategy", None),
+        )
         self._jobs: set[Job] = set()
         self._ending: list[EngineThread] = []
         """Threads of jobs that have ended, which may need another moment."""

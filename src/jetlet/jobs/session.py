@@ -242,8 +242,11 @@ class Session:
             now = self._loop.time()
             self._do(self._coordinator.failed(member, message.failure, now))
             return
-        # It has completed when the last of its items has arrived where it belongs.
         self._ending.add(member)
+        if self._delivery.is_over:
+            self._complete(member)
+            return
+        # It has completed when the last of its items has arrived where it belongs.
         self._delivery.after(lambda: self._call_soon(self._complete, member))
 
     def _complete(self, member: int) -> None:

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
 
+from jetlet.pipeline.accessors import accessor_text
 from jetlet.pipeline.functions import whole_item
 
 __all__ = [
@@ -81,7 +82,9 @@ class GeneratedCode:
         if fn is whole_item:
             return item
         write = getattr(fn, _TEXT, None)
-        return write(self, item) if write is not None else f"{self.bind(fn)}({item})"
+        if write is not None:
+            return str(write(self, item))
+        return accessor_text(fn, item) or f"{self.bind(fn)}({item})"
 
     def merge(self, fn: Callable[[Any, Any], Any], left: str, right: str) -> bool:
         """Write ``left = fn(left, right)``; true if that changes ``left`` and never assigns it."""
@@ -226,7 +229,7 @@ def keyed_loop(body: LoopBody, name: str) -> KeyedLoop:
 
 
 def write_keyed_add(code: GeneratedCode, body: LoopBody) -> None:
-    """Write what adds ``item`` to the accumulator of ``key`` in ``table``, whose ``get`` is bound."""
+    """Write what adds ``item`` to the accumulator of ``key``; ``get`` is that of the ``table``."""
     missing = code.bind(MISSING, "missing")
     code.line(f"acc = get(key, {missing})")
     with code.block(f"if acc is {missing}:"):

@@ -1,7 +1,7 @@
 """Events: how the functions of a stage are applied to items that carry a timestamp.
 
-Behind a stage with timestamps, items travel as ``(timestamp, item)``. The functions that users write
-know nothing of that: these adapt them. An item's results have its timestamp.
+Behind a stage with timestamps, items travel as ``(timestamp, item)``. The functions that users
+write know nothing of that: these adapt them. An item's results have its timestamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jetlet.pipeline.transforms import (
     TimestampTransform,
     WindowTransform,
 )
-from jetlet.pipeline.windows import SessionWindow, SlidingWindow
+from jetlet.pipeline.windows import SessionWindow, SlidingWindow, Window
 from jetlet.planner.graph import Graph, Node
 from jetlet.processors.event_time import MAX_WATERMARK_STEP
 
@@ -88,8 +88,11 @@ def applied_to_list(fn: Fn) -> Fn:
     Results have the timestamps of the items if there are as many, else the latest of them.
     """
 
-    def batch(events: list[Event]) -> list[Event]:
-        results = list(fn([event[1] for event in events]))
+    def batch(events: list[Event]) -> list[Event] | None:
+        results = fn([event[1] for event in events])
+        if results is None:
+            return None  # a mistake, which is the processor's to report
+        results = list(results)
         if len(results) == len(events):
             return [(event[0], result) for event, result in zip(events, results, strict=True)]
         latest = max(event[0] for event in events)
@@ -127,12 +130,16 @@ NEEDS_ITEMS = (SinkTransform, AggregateTransform, TimestampTransform)
 
 def strip_events(graph: Graph, pipeline: Pipeline) -> None:
     """Mark who takes and emits events; take the timestamps off before those who want none."""
+    taken = {node.name for node in graph.nodes}
     for node in list(graph.nodes):
         transform = node.transform
         for ordinal, source in enumerate(node.inputs):
             is_build_side = isinstance(transform, HashJoinTransform) and ordinal > 0
             if source.emits_events and (isinstance(transform, NEEDS_ITEMS) or is_build_side):
                 name = f"{node.name}-strip" + (f"-{ordinal}" if ordinal else "")
+                while name in taken:
+                    name += "+"
+                taken.add(name)
                 strip = graph.insert_before(node, ordinal, StripTransform(name=name))
                 strip.parallelism = source.parallelism
                 strip.is_ordered = source.is_ordered
@@ -143,7 +150,11 @@ def strip_events(graph: Graph, pipeline: Pipeline) -> None:
                 f"stage {node.name!r} merges stages with and without timestamps: write "
                 f".add_timestamps(...) on all of them, or behind the merge"
             )
-        if isinstance(transform, StreamSourceTransform | TimestampTransform | WindowTransform):
+        if isinstance(transform, WindowTransform):
+            # Results need not be given timestamps that are taken off at once.
+            readers = graph.outputs(node)
+            node.emits_events = not all(isinstance(r.transform, NEEDS_ITEMS) for r in readers)
+        elif isinstance(transform, StreamSourceTransform | TimestampTransform):
             node.emits_events = transform.has_timestamps
         else:
             node.emits_events = node.takes_events
@@ -169,16 +180,31 @@ def check_streams(graph: Graph, pipeline: Pipeline) -> None:
 
 
 def watermark_step(graph: Graph, node: Node) -> int:
-    """How fine the watermarks must be for the windows behind a node, in ms."""
-    step = MAX_WATERMARK_STEP
+    """How fine the watermarks must be for the windows behind a node, in ms.
+
+    The greatest common divisor of what they need, so that each gets a watermark at the end of every
+    window; where that is more than the maximum, the greatest divisor that is not.
+    """
+    needed = 0
+    seen = {node}
     behind = graph.outputs(node)
     while behind:
         following = behind.pop()
+        if following in seen:
+            continue
+        seen.add(following)
+        if isinstance(following.transform, TimestampTransform):
+            continue  # watermarks end there
         behind += graph.outputs(following)
         if isinstance(following.transform, WindowTransform):
-            window = following.transform.window
-            if isinstance(window, SlidingWindow):
-                step = gcd(step, window.slide)
-            elif isinstance(window, SessionWindow):
-                step = gcd(step, min(100, max(1, window.gap // 100)))
-    return step
+            needed = gcd(needed, _needed_step(following.transform.window))
+    if needed <= MAX_WATERMARK_STEP:
+        return needed or MAX_WATERMARK_STEP
+    return next(step for step in range(MAX_WATERMARK_STEP, 0, -1) if needed % step == 0)
+
+
+def _needed_step(window: Window) -> int:
+    if isinstance(window, SlidingWindow):
+        return window.slide
+    assert isinstance(window, SessionWindow)
+    return min(100, max(1, window.gap // 100))

@@ -373,6 +373,7 @@ class Lowering(DagBuilder):
                 window,
                 operation,
                 key_fns,
+                emits_events=node.emits_events,
                 late_ordinal=late,
                 step=node.name,
                 data_ordinals=self.data_ordinals(node),
@@ -396,7 +397,13 @@ class Lowering(DagBuilder):
         prepare = self.vertex(node, first, suffix=PREPARE_SUFFIX)
         self._feed_window(node, prepare, key_fns, distributed=False)
         second = partial(
-            SlidingWindowProcessor, window, operation, None, takes_frames=True, step=node.name
+            SlidingWindowProcessor,
+            window,
+            operation,
+            None,
+            takes_frames=True,
+            emits_events=node.emits_events,
+            step=node.name,
         )
         vertex = self.vertex(node, second, is_single=is_single)
         edge = from_(prepare).to(vertex)

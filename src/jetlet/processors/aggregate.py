@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from types import NoneType
 from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
-from jetlet.core.partitioning import stable_hash
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
@@ -27,6 +25,7 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.spill import DEFAULT_MEMORY_LIMIT, SpillingTable
+from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import StateSaver
 
 Operation = AggregateOperation[Any, Any, Any]
@@ -40,8 +39,6 @@ MAX_PARTIAL_ITEMS = 4_000_000
 """The same for items, which some accumulators keep."""
 BATCHES_PER_LOOK = 8
 """How often a second stage looks at how large its table is."""
-
-_PLAIN = frozenset({str, bytes, int, bool, NoneType})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,21 +171,8 @@ class AccumulateByKeyProcessor(KeyedProcessor):
     def _drain(self) -> Iterator[list[Entry]]:
         table, self._table, self._items = self._table, {}, 0
         for entries in _batches(table.items()):
-            # With several processors the edge before has done it for each item.
-            if self.context.local_parallelism == 1:
-                self._check_keys([key for key, _ in entries])
+            check_stable_keys([key for key, _ in entries], self.context, self._step)
             yield entries
-
-    def _check_keys(self, keys: Sequence[Any]) -> None:
-        """Refuse a key that could not be routed, also where there is nothing to route."""
-        if _PLAIN.issuperset(map(type, keys)):
-            return
-        it = iter(keys)
-        try:
-            for key in it:
-                stable_hash(key)
-        except Exception as error:
-            raise item_failure(keys, it, self._step) from error
 
     def _entries(self) -> Iterable[Entry]:
         return self._table.items()

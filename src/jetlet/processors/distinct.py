@@ -11,6 +11,7 @@ from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import StateSaver
 
 __all__ = ["DistinctProcessor"]
@@ -74,6 +75,10 @@ class DistinctProcessor(BatchProcessor):
             except Exception as error:
                 self.reject(self._policy, item, lookup_error(error, item, [key_fn]))
         return fresh
+
+    def complete(self) -> bool:
+        check_stable_keys(self._seen, self.context, self._policy.step)
+        return True
 
     def save_to_snapshot(self) -> bool:
         return self._saver.save(self.outbox, lambda: ((key, True) for key in self._seen))

@@ -7,13 +7,14 @@ timestamp seen, less the lag that is allowed, and combined by minimum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
+from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT
 
 MAX_WATERMARK_STEP = 1000
@@ -92,6 +93,13 @@ class WatermarkSource:
         if watermark > self._watermarks[partition]:
             self._watermarks[partition] = watermark
             self._coalescer.observe_watermark(partition, watermark)
+
+
+def timestamp_loop(fn: Callable[[Any], int]) -> Callable[[Iterable[Any]], list[int]]:
+    """Compile the function that gives the timestamps of many items."""
+    code = GeneratedCode()
+    code.line(f"return [{code.call(fn, 'item')} for item in items]")
+    return code.compile("timestamps", "items")
 
 
 def check_times(times: Sequence[Any], items: Sequence[Any], step: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
@@ -21,6 +22,7 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
 from jetlet.processors.base import BatchProcessor
+from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.state_saver import StateSaver
 
 KeyFn = Callable[[Any], Any]
@@ -31,7 +33,12 @@ Session = list[Any]
 
 
 class SessionWindowProcessor(BatchProcessor):
-    """Events in, sessions out. The operation needs ``combine``, for sessions that grow together."""
+    """Events in, sessions out. The operation needs ``combine``, for sessions that grow together.
+
+    ``key_fns`` has a function per input, or is ``None`` for sessions of all events. Results have
+    timestamps, unless nobody needs them: ``emits_events`` is false. ``late_ordinal`` is the edge
+    that late events leave over; without one they are only counted.
+    """
 
     def __init__(
         self,
@@ -39,26 +46,31 @@ class SessionWindowProcessor(BatchProcessor):
         operation: AggregateOperation[Any, Any, Any],
         key_fns: Sequence[KeyFn] | None,
         *,
+        emits_events: bool = True,
         late_ordinal: int | None = None,
         step: str = "window-and-aggregate",
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
-        self._step = step
         assert operation.combine is not None
+        self._step = step
         self._window = window
         self._operation = operation
         self._combine = operation.combine
-        self._key_fns = (
-            None if key_fns is None else [None if f is whole_item else f for f in key_fns]
+        self._key_fns: Sequence[KeyFn | None] = (
+            [_no_key] * operation.arity
+            if key_fns is None
+            else [None if fn is whole_item else fn for fn in key_fns]
         )
+        self._emits_events = emits_events
         self._late_ordinal = late_ordinal
         self._sessions: dict[Any, list[Session]] = {}
         """Open sessions by key, ordered by time; nearly always one."""
         self._deadlines: list[tuple[int, int, Any]] = []
-        """A heap of (end, number, key); a session that has grown since has a later entry too."""
+        """A heap of (end, number, key); a session that has grown since is put there again."""
         self._numbers = count()
         self._watermark = MIN_TIMESTAMP
+        self._restored_watermark: int | None = None
         self._emitting: Iterator[Sequence[Any]] | None = None
         self._next_early = 0
         self._saver = StateSaver()
@@ -73,8 +85,7 @@ class SessionWindowProcessor(BatchProcessor):
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         gap, watermark = self._window.gap, self._watermark
         accumulate, create = self._operation.accumulate[ordinal], self._operation.create
-        key_fn = None if self._key_fns is None else self._key_fns[ordinal]
-        has_keys = self._key_fns is not None
+        key_fn = self._key_fns[ordinal]
         sessions = self._sessions
         late: list[Any] = []
         item: Any = None
@@ -83,19 +94,18 @@ class SessionWindowProcessor(BatchProcessor):
                 if time < watermark:
                     late.append(item)
                     continue
-                key = (item if key_fn is None else key_fn(item)) if has_keys else None
+                key = item if key_fn is None else key_fn(item)
                 mine = sessions.get(key)
                 if mine is not None and len(mine) == 1:
                     session = mine[0]
                     if session[_START] <= time <= session[_END]:
                         # The usual case: it belongs to the only session there is.
                         session[_VALUE] = accumulate(session[_VALUE], item)
-                        if time + gap > session[_END]:
-                            session[_END] = time + gap
+                        session[_END] = max(session[_END], time + gap)
                         continue
                 self._add(key, [time, time + gap, accumulate(create(), item)])
         except Exception as error:
-            raise ItemFailedError(item, self._step) from error
+            raise ItemFailedError(item, self._step) from lookup_error(error, item, [key_fn])
         if late:
             self.context.count("late_events", len(late))
             if self._late_ordinal is not None:
@@ -103,7 +113,11 @@ class SessionWindowProcessor(BatchProcessor):
 
     def _add(self, key: Any, session: Session) -> None:
         """Put a session among those of its key; join it with those that it meets."""
-        mine = self._sessions.setdefault(key, [])
+        mine = self._sessions.get(key)
+        if mine is None:
+            # Refuse a key that could not be routed, also where there is nothing to route.
+            stable_hash(key)
+            mine = self._sessions[key] = []
         apart = []
         for other in mine:
             if other[_END] < session[_START] or session[_END] < other[_START]:
@@ -123,79 +137,101 @@ class SessionWindowProcessor(BatchProcessor):
     # --- Emitting ---------------------------------------------------------------------------
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
-        if not self._emit(watermark.timestamp):
+        # A session that ends at the watermark may still be joined by an event of that time.
+        if self._emitting is None and watermark.timestamp > self._watermark:
+            self._emitting = self._ended(watermark.timestamp)
+        if not self._emit():
             return False
-        self._watermark = watermark.timestamp
+        self._watermark = max(self._watermark, watermark.timestamp)
         return self.outbox.offer(watermark)
 
     def complete(self) -> bool:
-        return self._emit(None)
+        if self._emitting is None and self._sessions:
+            self._emitting = self._ended(None)
+        return self._emit()
 
-    def _emit(self, before: int | None) -> bool:
-        """Emit the sessions that end before a time, or all; true when they have left."""
+    def _emit(self) -> bool:
+        """Go on emitting; true when nothing is left."""
         if not self.flush():
             return False
-        if self._emitting is None:
-            self._emitting = self._ended(before)
-        for batch in self._emitting:
-            self.send(batch)
-            if not self.flush():
-                return False
-        self._emitting = None
+        if self._emitting is not None:
+            for batch in self._emitting:
+                self.send(batch)
+                if not self.flush():
+                    return False
+            self._emitting = None
         return True
 
     def _ended(self, before: int | None) -> Iterator[Sequence[Any]]:
+        """Sessions that end before a time, or all of them."""
         deadlines, finish = self._deadlines, self._operation.finish
         batch: list[Any] = []
         while deadlines and (before is None or deadlines[0][0] < before):
             end, _, key = heappop(deadlines)
-            mine = self._sessions.get(key, ())
-            for index, session in enumerate(mine):
-                if session[_END] == end:
-                    break
-                if session[_START] <= end < session[_END]:
-                    # It has grown since: look again when it ends.
-                    heappush(deadlines, (session[_END], next(self._numbers), key))
-                    index = -1
-                    break
-            else:
-                continue  # joined with another, which has its own entry
-            if index < 0:
+            session = self._take_ended(key, end)
+            if session is None:
                 continue
-            assert isinstance(mine, list)
-            session = mine.pop(index)
-            if not mine:
-                del self._sessions[key]
-            result = WindowResult(session[_START], end, key, finish(session[_VALUE]))
-            batch.append((end - 1, result))
+            batch.append(self._result(WindowResult, key, session, finish))
             if len(batch) >= BATCH_SIZE:
                 yield batch
                 batch = []
         if batch:
             yield batch
 
+    def _take_ended(self, key: Any, end: int) -> Session | None:
+        """Remove and return the session that ends at ``end``, if there is one."""
+        mine = self._sessions.get(key, [])
+        for index, session in enumerate(mine):
+            if session[_END] == end:
+                del mine[index]
+                if not mine:
+                    del self._sessions[key]
+                return session
+            if session[_START] <= end < session[_END]:
+                # It has grown since: look again when it ends.
+                heappush(self._deadlines, (session[_END], next(self._numbers), key))
+                return None
+        return None  # joined with another, which has its own entry
+
+    def _result(
+        self, kind: type[WindowResult[Any, Any]], key: Any, session: Session, finish: KeyFn
+    ) -> Any:
+        start, end, value = session
+        try:
+            result = kind(start, end, key, finish(value))
+        except Exception as error:
+            raise ItemFailedError(WindowResult(start, end, key, value), self._step) from error
+        return (end - 1, result) if self._emits_events else result
+
+    # --- Early results ----------------------------------------------------------------------
+
     def try_process(self) -> bool:
-        if self._window.early_period is None:
+        period = self._window.early_period
+        if period is None:
             return True
-        if not self.flush():
-            return False
         now = self.context.clock.time_ms()
-        if now >= self._next_early and self._emitting is None:
-            self._next_early = now + self._window.early_period
-            export = self._operation.export
-            self.send(
-                [
-                    (s[_END] - 1, EarlyWindowResult(s[_START], s[_END], key, export(s[_VALUE])))
-                    for key, sessions in self._sessions.items()
-                    for s in sessions
-                ]
-            )
-        return self.flush()
+        if self._emitting is None and now >= self._next_early:
+            self._next_early = now + period
+            self._emitting = self._open_sessions()
+        return self._emit()
+
+    def _open_sessions(self) -> Iterator[Sequence[Any]]:
+        export = self._operation.export
+        batch: list[Any] = []
+        for key, sessions in self._sessions.items():
+            for session in sessions:
+                batch.append(self._result(EarlyWindowResult, key, session, export))
+                if len(batch) >= BATCH_SIZE:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
 
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, self._entries)
+        # What is half emitted leaves before the barrier.
+        return self._emit() and self._saver.save(self.outbox, self._entries)
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         yield from self._sessions.items()
@@ -204,12 +240,24 @@ class SessionWindowProcessor(BatchProcessor):
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
             if isinstance(key, BroadcastKey):
-                self._watermark = max(self._watermark, state)
+                # All had seen the same watermarks, or else nothing was promised but that nothing
+                # is lost.
+                known = self._restored_watermark
+                self._restored_watermark = state if known is None else min(known, state)
                 continue
             self._sessions[key] = state
             for session in state:
                 heappush(self._deadlines, (session[_END], next(self._numbers), key))
 
+    def finish_snapshot_restore(self) -> bool:
+        if self._restored_watermark is not None:
+            self._watermark = self._restored_watermark
+        return True
+
 
 def _start(session: Session) -> Any:
     return session[_START]
+
+
+def _no_key(item: Any) -> None:
+    """The key of windows without keys."""

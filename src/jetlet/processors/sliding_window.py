@@ -72,8 +72,9 @@ class SlidingWindowProcessor(BatchProcessor):
 
     ``key_fns`` has a function per input, or is ``None`` for windows over all events. With
     ``takes_frames`` the input are frames of a first stage; with ``emits_frames`` this is it, and
-    ``target_parallelism`` is the number of processors of the second one per member.
-    ``late_ordinal`` is the edge that late events leave over; without one they are only counted.
+    ``target_parallelism`` is the number of processors of the second one per member. Windows have
+    timestamps, unless nobody needs them: ``emits_events`` is false. ``late_ordinal`` is the edge
+    that late events leave over; without one they are only counted.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class SlidingWindowProcessor(BatchProcessor):
         takes_frames: bool = False,
         emits_frames: bool = False,
         target_parallelism: int = 1,
+        emits_events: bool = True,
         late_ordinal: int | None = None,
         step: str = "window-and-aggregate",
         data_ordinals: Ordinals = None,
@@ -110,9 +112,10 @@ class SlidingWindowProcessor(BatchProcessor):
             self._combine_copies = operation.table_combiner(copies=True)
         if self._deducts:
             self._deduct = operation.table_deductor()
-        self._export = operation.export if self._deducts else operation.finish
-        self._results = result_loop(self._export, operation.name)
-        self._early_results = result_loop(operation.export, operation.name)
+        name = operation.name
+        finish = operation.export if self._deducts else operation.finish
+        self._results = result_loop(finish, name, emits_events=emits_events)
+        self._early_results = result_loop(operation.export, name, emits_events=emits_events)
         self._frames: dict[int, Table] = {}
         """By end: those that are still to come in a window, and those in the current one."""
         self._sliding: Table = {}

@@ -12,6 +12,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "StatefulProcessor"]
@@ -126,6 +127,11 @@ class StatefulProcessor(BatchProcessor):
 
     def _key_fns(self) -> Sequence[Callable[[Any], Any] | None]:
         return (self._key_fn,) if self._is_keyed else ()
+
+    def complete(self) -> bool:
+        if self._is_keyed:
+            check_stable_keys(self._states, self.context, self._policy.step)
+        return True
 
     def save_to_snapshot(self) -> bool:
         return self._saver.save(self.outbox, self._states.items)

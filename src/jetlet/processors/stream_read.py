@@ -16,7 +16,12 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
 from jetlet.processors.base import BatchProcessor
-from jetlet.processors.event_time import EventTimePolicy, WatermarkSource, check_times
+from jetlet.processors.event_time import (
+    EventTimePolicy,
+    WatermarkSource,
+    check_times,
+    timestamp_loop,
+)
 from jetlet.processors.item_failure import item_failure
 from jetlet.processors.state_saver import StateSaver
 
@@ -52,6 +57,8 @@ class StreamReadProcessor(BatchProcessor):
     positions and watermarks go into snapshots, by the number of the partition.
     """
 
+    makes_watermarks = True
+
     def __init__(
         self, source: StreamSource[Any], partitions: Sequence[Any], timestamps: Timestamps
     ) -> None:
@@ -60,6 +67,8 @@ class StreamReadProcessor(BatchProcessor):
         self._source = source
         self._partitions = partitions
         self._timestamps = timestamps
+        if timestamps.fn is not None:
+            self._times = timestamp_loop(timestamps.fn)
         self._mine: range = range(0)
         """Numbers of its partitions. The reader knows them by their index in here."""
         self._reader: StreamReader[Any] | None = None
@@ -123,11 +132,9 @@ class StreamReadProcessor(BatchProcessor):
                 )
             times = polled.timestamps
         else:
-            fn = self._timestamps.fn
-            assert fn is not None
             it = iter(items)
             try:
-                times = [fn(item) for item in it]
+                times = self._times(it)
             except Exception as error:
                 raise item_failure(items, it, self.context.vertex_name) from error
         check_times(times, items, self.context.vertex_name)

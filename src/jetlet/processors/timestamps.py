@@ -19,6 +19,7 @@ from jetlet.processors.event_time import (
     WatermarkSource,
     bad_timestamp,
     check_times,
+    timestamp_loop,
 )
 from jetlet.processors.item_failure import item_failure
 
@@ -32,6 +33,8 @@ class TimestampProcessor(BatchProcessor):
     Without a ``time_policy`` it makes no watermarks.
     """
 
+    makes_watermarks = True
+
     def __init__(
         self,
         fn: Callable[[Any], int],
@@ -42,6 +45,7 @@ class TimestampProcessor(BatchProcessor):
     ) -> None:
         super().__init__(data_ordinals)
         self._fn = fn
+        self._times = timestamp_loop(fn)
         self._time_policy = time_policy
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
@@ -56,10 +60,9 @@ class TimestampProcessor(BatchProcessor):
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         times: list[int] = []
         if self._policy.fails:
-            fn = self._fn
             it = iter(batch)
             try:
-                times = [fn(item) for item in it]
+                times = self._times(it)
             except Exception as error:
                 raise item_failure(batch, it, self._policy.step) from error
             check_times(times, batch, self._policy.step)

@@ -42,11 +42,10 @@ __all__ = ["FrameLoop", "ResultLoop", "frame_loop", "result_loop"]
 
 FrameLoop = Callable[[dict[int, dict[Any, Any]], Iterable[tuple[int, Any]], int], list[Any]]
 """Called as ``add(frames, events, done_upto)``; returns the items that are late."""
-ResultLoop = Callable[[Iterable[tuple[Any, Any]], type, int, int], list[tuple[int, Any]]]
-"""Called as ``results(entries, kind, start, end)``; returns events with results of that kind.
-
-Their time is the last one that belongs to the window: so a window of windows has those that end
-where it ends.
+ResultLoop = Callable[[Iterable[tuple[Any, Any]], type, int, int], list[Any]]
+"""Called as ``results(entries, kind, start, end)``; returns results of that kind, with or without
+a timestamp. The time of a result is the last one that belongs to its window, so that a window over
+windows has those that end where it ends.
 """
 
 
@@ -74,12 +73,16 @@ def frame_loop(body: LoopBody, key_fn: Callable[[Any], Any], slide: int, name: s
     return code.compile(f"{name}_frames", "frames, events, done_upto")
 
 
-def result_loop(finish: Callable[[Any], Any], name: str) -> ResultLoop:
+def result_loop(
+    finish: Callable[[Any], Any], name: str, *, emits_events: bool = True
+) -> ResultLoop:
     """Compile the function that makes window results of accumulators."""
     code = GeneratedCode()
     # What a named tuple's own constructor does, without its detour through Python.
     new = code.bind(tuple.__new__, "new")
-    code.line("time = end - 1")
     result = f"{new}(kind, (start, end, key, {code.call(finish, 'acc')}))"
-    code.line(f"return [(time, {result}) for key, acc in entries]")
+    if emits_events:
+        code.line("time = end - 1")
+        result = f"(time, {result})"
+    code.line(f"return [{result} for key, acc in entries]")
     return code.compile(f"{name}_results", "entries, kind, start, end")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ __all__ = ["ClassArchive", "archive_for"]
 #: From this version on the JVM keeps profiles and linked classes too, and needs no archive of the
 #: runtime itself to build upon (which some runtimes come without).
 _AOT_CACHE_SINCE = 25
+
+#: How the directories begin in which archives are made, beside the finished ones.
+WORK_PREFIX = ".making-"
 
 _DAY = 24 * 3600.0
 
@@ -81,11 +85,14 @@ class ClassArchive:
         return not self.ready and (time.time() if now is None else now) - failed > 7 * _DAY
 
     def prune_others(self, *, now: float | None = None) -> None:
-        """Remove what was made for other versions and has not been used for two months."""
-        before = (time.time() if now is None else now) - 60 * _DAY
+        """Remove what was not used for two months, and what a killed process left half made."""
+        now = time.time() if now is None else now
         for path in self.path.parent.iterdir():
             with contextlib.suppress(OSError):
-                if path.is_file() and path.stem != self.path.stem and path.stat().st_mtime < before:
+                age = now - path.stat().st_mtime
+                if path.name.startswith(WORK_PREFIX) and age > _DAY:
+                    shutil.rmtree(path)
+                elif path.is_file() and path.stem != self.path.stem and age > 60 * _DAY:
                     path.unlink()
 
     @property

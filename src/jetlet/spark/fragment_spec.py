@@ -77,7 +77,7 @@ def make_spec(
     clients: Mapping[str, int],
     frame_sinks: Mapping[str, tuple[int, pa.StructType]],
 ) -> FragmentSpec:
-    """The fragment of ``dag`` as its tasks need it. ``splits`` are those of the sources, pickled."""
+    """The fragment of ``dag`` as its tasks need it; ``splits`` are pickled, by source."""
     inner = DAG(dag.name)
     copies = {v: inner.vertex(_for_tasks(v, tasks[fragment], splits)) for v in fragment.vertices}
     names = {v.name for v in dag.vertices}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import importlib.util
 import os
 import re
@@ -78,6 +79,9 @@ logger.parquet.level = error
 
 _TAIL_LINES = 20
 
+_PREFIX = "jetlet-jvm-"
+_SHORT = 35
+
 
 class SparkStartError(JetletError):
     """Spark's JVM did not start; the message ends with the last lines that it wrote."""
@@ -91,10 +95,11 @@ class Jvm:
     """
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], directory: Path, log: Path
+        self, command: Sequence[str], environ: Mapping[str, str], workspace: _Workspace, log: Path
     ) -> None:
         self.command = list(command)
-        self.directory = directory
+        self.directory = directory = workspace.path
+        self._workspace = workspace
         self.log = log
         self._connection_file = directory / "connection"
         self._owner = os.getpid()
@@ -159,7 +164,7 @@ class Jvm:
         if os.getpid() == self._owner:
             atexit.unregister(self.close)
             self._relay.show = False
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self._workspace.remove()
 
     def close(self, *, patience: float = 5.0) -> None:
         """End the JVM and remove what it left. A second call does nothing."""
@@ -176,7 +181,7 @@ class Jvm:
             self.process.kill()
             self.process.wait()
         self._relay.join()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._workspace.remove()
 
 
 def launch_jvm(
@@ -206,11 +211,11 @@ def launch_jvm(
     command = _direct_command(java, home, arguments, env)
     users = " ".join([*(command or arguments), *(env.get(name, "") for name in _JVM_VARIABLES)])
 
-    directory = Path(tempfile.mkdtemp(prefix="jetlet-"))
+    workspace = _Workspace()
     try:
         extra = [*options, *(_PATIENT_COMPILER if tuned else ())]
         if not _logs_elsewhere(users, conf, configuration_directory(home, env)):
-            configuration = directory / "log4j2.properties"
+            configuration = workspace.path / "log4j2.properties"
             configuration.write_text(_LOG_CONFIGURATION)
             extra += [f"-Dlog4j2.configurationFile={configuration}", f"-Djetlet.spark.log={log}"]
         if command is None:
@@ -225,9 +230,9 @@ def launch_jvm(
             command = [*command[:at], *extra, *command[at:]]
             if not zipped_pyspark:
                 del env["SPARK_HOME"]
-        return Jvm(command, env, directory, log)
+        return Jvm(command, env, workspace, log)
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
+        workspace.remove()
         raise
 
 
@@ -303,6 +308,30 @@ def _heap() -> str:
         with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
             limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
     return f"{min(max(min(limits) // 4 >> 20, 1024), 4096)}m"
+
+
+class _Workspace:
+    """A directory that nobody else can enter, and that is gone in the end.
+
+    A process that is killed leaves its own behind; whoever makes the next one removes it. A lock
+    tells whether a directory is still somebody's, also across containers that share it.
+    """
+
+    def __init__(self) -> None:
+        base = Path(tempfile.gettempdir())
+        if len(str(base)) > _SHORT and os.access("/tmp", os.W_OK):  # noqa: S108 - mkdtemp is safe
+            base = Path("/tmp")  # noqa: S108 - paths of sockets are limited to a hundred characters
+        for left in base.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError), (left / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        self._lock = (self.path / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
 
 
 def _tail(log: Path) -> list[str]:

@@ -6,6 +6,7 @@ fragment as bytes, so that Jetlet's own way of pickling user code applies.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
 import uuid
@@ -67,6 +68,7 @@ class FragmentTask:
         from pyspark import TaskContext
 
         spec = self._load()
+        _quieten()
         context = TaskContext.get()
         assert context is not None
         attempt = context.taskAttemptId()
@@ -134,6 +136,8 @@ class RunningTask:
         failure = outcome(execution, spec.job_name)
         if failure is not None:
             raise TaskFailure.pack(failure, execution.failure, spec.run_id)
+        for _ in self._batches:
+            pass  # a worker that has not read its input to the end is not used again
         if accumulator is not None:
             accumulator.add({(spec.run_id, spec.index, self._index): self._metrics})
 
@@ -226,6 +230,16 @@ class _Clients:
             payload = dump_items(items, vertex)
             self._chunks[vertex].learn(len(items), len(payload))
             self._output.add(self._channels[vertex], 0, payload)
+
+
+def _quieten() -> None:
+    """Keep complaints about long calls out of the executor's log.
+
+    Here they only make others of the same task wait, which is nothing to a job without deadlines.
+    """
+    log = logging.getLogger("jetlet.execution")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.ERROR)
 
 
 def _task_index(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import jetlet
 from jetlet.errors import JetletError
-from jetlet.spark.archive import archive_for
+from jetlet.spark.archive import WORK_PREFIX, archive_for
 from jetlet.spark.gateway import spark_home
 from jetlet.spark.java import find_java
 from jetlet.spark.session import end_jvm, start_session
@@ -88,7 +88,7 @@ def _archive() -> ClassArchive:
 
 def _make(archive: ClassArchive) -> None:
     """Run the session whose JVM writes the archive, then give the archive its name."""
-    with tempfile.TemporaryDirectory(dir=archive.path.parent, prefix=".making-") as directory:
+    with tempfile.TemporaryDirectory(dir=archive.path.parent, prefix=WORK_PREFIX) as directory:
         made = Path(directory, archive.path.name)
         started = start_session(
             "local[2]", "jetlet-warm-up", jvm_options=archive.make_options(made)

@@ -1,0 +1,50 @@
+"""Accessors: functions that do no more than take a part of their argument, as source text.
+
+Keys, timestamps and what is summed up are mostly given as ``lambda event: event.user`` or the like.
+In a generated loop the call of such a function costs more than all that it does, so the loop has
+``item.user`` instead. Whatever is not recognised is called.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+_PLAIN_FLAGS = 0x01 | 0x02 | 0x10
+"""``CO_OPTIMIZED``, ``CO_NEWLOCALS`` and ``CO_NESTED``: no generator, no ``*args``."""
+_MAX_LENGTH = 64
+"""Longer code (in bytes) is not looked at."""
+
+
+def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
+    """``item[1]`` for ``lambda x: x[1]``, ``item.a.b`` for ``lambda x: x.a.b``; else ``None``."""
+    if type(fn) is not FunctionType:
+        return None
+    code = fn.__code__
+    if (
+        code.co_argcount != 1
+        or code.co_kwonlyargcount
+        or code.co_flags & ~_PLAIN_FLAGS
+        or code.co_freevars
+        or code.co_cellvars
+        or len(code.co_code) > _MAX_LENGTH
+    ):
+        return None
+    text, constant = "", None
+    steps = [step for step in dis.get_instructions(fn) if step.opname not in ("RESUME", "NOP")]
+    if len(steps) < 3 or steps[0].opname != "LOAD_FAST" or steps[-1].opname != "RETURN_VALUE":
+        return None
+    for step in steps[1:-1]:
+        if constant is not None:
+            if step.opname != "BINARY_SUBSCR":
+                return None
+            text, constant = f"{text}[{constant}]", None
+        elif step.opname == "LOAD_CONST" and type(step.argval) in (int, str):
+            constant = repr(step.argval)
+        elif step.opname == "LOAD_ATTR" and str(step.argval).isidentifier():
+            text += f".{step.argval}"
+        else:
+            return None
+    return item + text if constant is None else None

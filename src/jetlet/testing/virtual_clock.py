@@ -1,0 +1,129 @@
+"""VirtualClock: time that passes only while an engine has nothing to do, and then at once.
+
+    with EmbeddedEngine(clock=VirtualClock()) as engine:
+        engine.submit(pipeline).join()  # an hour of pauses takes a moment
+
+Whenever no worker of the engine finds anything to do, the clock jumps: by ``step_ms``, or less if
+something is known to happen before. Timeouts, early results and the pauses of a scripted stream so
+come in the right order, and nobody sleeps.
+
+The clock sees cooperative workers only. It does not wait for what blocks in a thread of its own or
+runs on an event loop: for these, hours may pass in a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from heapq import heappop, heappush
+
+from jetlet.errors import InvalidArgumentError
+from jetlet.execution.idle import IdleStrategy
+
+SETTLING_PASSES = 3
+"""Passes without any progress before time passes: others may be about to hand something over."""
+SETTLING_PAUSE = 20e-6
+"""Seconds between these passes; what is handed over ends the pause."""
+WAIT = 0.05
+"""Seconds that a worker waits at the most for the others to be idle too."""
+
+
+class VirtualClock:
+    """A clock for engines in tests. Safe to use from any thread."""
+
+    def __init__(self, time_ms: int = 0, *, step_ms: int = 10) -> None:
+        if step_ms < 1:
+            raise InvalidArgumentError(f"step_ms must be at least 1, not {step_ms}")
+        self._now_ns = time_ms * 1_000_000
+        self._start_ns = self._now_ns
+        self._step_ns = step_ms * 1_000_000
+        self._appointments: list[int] = []
+        self._condition = threading.Condition()
+        self._workers: list[_Worker] = []
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds that have passed so far."""
+        return self._now_ns - self._start_ns
+
+    def time_ms(self) -> int:
+        """The time it was made with, in milliseconds since 1970, plus what has passed since."""
+        return self._now_ns // 1_000_000
+
+    def wake_at(self, time_ms: int) -> None:
+        """Something happens at ``time_ms``: no jump goes past it."""
+        with self._condition:
+            if time_ms * 1_000_000 not in self._appointments:
+                heappush(self._appointments, time_ms * 1_000_000)
+
+    def make_idle_strategy(self) -> IdleStrategy:
+        """What a worker does when it is idle; engines ask for one per worker."""
+        with self._condition:
+            worker = _Worker(self)
+            self._workers.append(worker)
+            return worker
+
+    def __repr__(self) -> str:
+        return f"VirtualClock(time_ms={self.time_ms()})"
+
+    def _idle(self, worker: _Worker, *, is_parked: bool, pause: float) -> None:
+        """Called by an idle worker: wait for the others, or let time pass if they wait already."""
+        with self._condition:
+            worker.thread = threading.current_thread()
+            if not worker.is_signalled:
+                worker.is_idle, worker.is_parked = pause >= WAIT, is_parked
+                if self._may_pass():
+                    self._pass()
+                else:
+                    self._condition.wait(pause)
+            worker.is_idle = worker.is_signalled = False
+
+    def _wake(self, worker: _Worker) -> None:
+        with self._condition:
+            worker.is_signalled = True
+            if worker.is_idle:
+                worker.is_idle = False
+                self._condition.notify_all()
+
+    def _may_pass(self) -> bool:
+        """True if all workers are idle; time stands still where none has any tasklets."""
+        live = [worker for worker in self._workers if worker.is_alive]
+        return all(worker.is_idle for worker in live) and not all(w.is_parked for w in live)
+
+    def _pass(self) -> None:
+        target = self._now_ns + self._step_ns
+        while self._appointments and self._appointments[0] <= self._now_ns:
+            heappop(self._appointments)
+        if self._appointments:
+            target = min(target, self._appointments[0])
+        self._now_ns = target
+        for worker in self._workers:
+            worker.is_idle = False  # all of them look again
+        self._condition.notify_all()
+
+
+class _Worker:
+    """The idle strategy of one worker."""
+
+    idle_ns = 0
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.thread: threading.Thread | None = None
+        self.is_idle = False
+        """Waiting, with nothing to do; all three are guarded by the clock's condition."""
+        self.is_parked = False
+        """It has no tasklets at all."""
+        self.is_signalled = False
+        self._clock = clock
+
+    @property
+    def is_alive(self) -> bool:
+        return self.thread is None or self.thread.is_alive()
+
+    def idle(self, count: int) -> None:
+        pause = SETTLING_PAUSE if count < SETTLING_PASSES else WAIT
+        self._clock._idle(self, is_parked=False, pause=pause)
+
+    def park(self) -> None:
+        self._clock._idle(self, is_parked=True, pause=WAIT)
+
+    def wake(self) -> None:
+        self._clock._wake(self)
