@@ -70,7 +70,7 @@ class End:
 
 
 @asynccontextmanager
-async def connected(server_secret=None, client_secret=None):
+async def connected(server_secret=None, client_secret=None, *, is_direct=True):
     """Two ends over a socket pair, in the middle of their handshake."""
     loop = asyncio.get_running_loop()
     secret = server_secret or new_secret()
@@ -80,6 +80,8 @@ async def connected(server_secret=None, client_secret=None):
     await loop.create_unix_connection(
         lambda: client.make(ClientHandshake(client_secret or secret, 1, 0)), sock=right
     )
+    if is_direct:
+        server.connection.raw, client.connection.raw = left, right
     try:
         yield server, client
     finally:

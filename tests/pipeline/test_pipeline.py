@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from jetlet import JobStatus, Pipeline, sinks, sources
-from jetlet.errors import InvalidArgumentError, JobFailedError, MissingSinkError
+from jetlet.errors import (
+    InvalidArgumentError,
+    JobFailedError,
+    MissingSinkError,
+    UnsupportedFeatureError,
+)
 
 
 def ready(name="p"):
@@ -69,6 +74,16 @@ def test_unknown_engine_is_refused():
 
     with pytest.raises(InvalidArgumentError, match='"spark" or "embedded"'):
         p.run(on="flink")
+
+
+def test_what_an_engine_cannot_do_is_refused_before_it_runs():
+    p = Pipeline("needs-spark")
+    p.read_from(sources.spark(lambda spark: spark.range(3))).write_to(sinks.collect())
+
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        p.run(on="embedded")
+
+    assert "p.run()" in str(caught.value)
 
 
 def test_unfinished_pipeline_is_refused_before_an_engine_starts():

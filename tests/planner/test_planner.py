@@ -10,7 +10,12 @@ import pytest
 from jetlet import Pipeline, agg, service, sinks, sources, whole_item
 from jetlet.core import Processor
 from jetlet.core.edge import Routing
-from jetlet.errors import InvalidArgumentError, MissingSinkError, PlanningError
+from jetlet.errors import (
+    InvalidArgumentError,
+    JobFailedError,
+    MissingSinkError,
+    PlanningError,
+)
 
 WORD_COUNT = """\
 digraph DAG {
@@ -153,6 +158,13 @@ class TestNames:
             "map-3",
             "collect-sink-3",
         ]
+
+    def test_errors_are_reported_under_the_number(self):
+        p = Pipeline("reported")
+        numbers(p).map(str).rebalance().map(lambda x: 1 // 0).write_to(sinks.collect())
+
+        with pytest.raises(JobFailedError, match="in vertex 'map-2' on item '1': ZeroDivision"):
+            p.run(on="embedded")
 
     def test_number_that_is_taken_is_passed_over(self):
         p = Pipeline("taken")

@@ -106,6 +106,7 @@ def test_what_has_long_not_been_used_makes_room(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_jvm_maps_an_archive_that_fits_and_starts_without_one_that_does_not(
     tmp_path: Path,
 ) -> None:
@@ -115,7 +116,7 @@ def test_the_jvm_maps_an_archive_that_fits_and_starts_without_one_that_does_not(
 
     jvm = launch_jvm(java, home, {}, log=log, options=archive.make_options(archive.path))
     jvm.wait_for_gateway()
-    jvm.close(patience=60)
+    jvm.close(patience=200)
     assert archive.ready
 
     def classes_from_archive() -> int:

@@ -19,6 +19,7 @@ from jetlet.spark.exchange import (
     CHUNK_BYTES,
     FLUSH_ROWS,
     MAX_WAITING,
+    SEQUENCE_BITS,
     BroadcastReader,
     Chunks,
     ExchangeReader,
@@ -54,7 +55,7 @@ def write(port, batches, task=0):
         pass
     sent = {target: [] for target in range(port.targets)}
     for row in rows_of(output):
-        assert row["task"] == task
+        assert row["at"] >> SEQUENCE_BITS == task
         assert row["channel"] == 3
         sent[row["target"]] += pickle.loads(row["payload"])
     return sent
@@ -66,8 +67,8 @@ class TestTaskOutput:
         output.add(0, 1, b"a")
         output.add(-1, 0, b"b")
         assert rows_of(output) == [
-            {"target": 1, "task": 7, "seq": 1, "channel": 0, "payload": b"a"},
-            {"target": 0, "task": 7, "seq": 2, "channel": -1, "payload": b"b"},
+            {"target": 1, "at": (7 << 32) + 1, "channel": 0, "payload": b"a"},
+            {"target": 0, "at": (7 << 32) + 2, "channel": -1, "payload": b"b"},
         ]
 
     def test_many_rows_are_handed_on_before_the_end(self):

@@ -27,7 +27,8 @@ def make_java(home: Path, version: str, *, code: int = 0) -> Path:
         'echo "Picked up JAVA_TOOL_OPTIONS: -Dsome=thing" >&2\n'
         f'case "$1" in -XshowSettings*) echo "    java.home = {home}" >&2;; esac\n'
         f"echo 'openjdk version \"{version}\" 2025-04-15' >&2\n"
-        "echo 'OpenJDK 64-Bit Server VM (build x)' >&2\n"
+        "echo 'OpenJDK Runtime Environment (build x)' >&2\n"
+        'echo "OpenJDK 64-Bit Server VM (build x, $MODE mode)" >&2\n'
         f"exit {code}\n"
     )
     executable.chmod(0o755)

@@ -15,7 +15,7 @@ from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark import exchange
-from jetlet.spark.exchange import FIRST_CLIENT, METRICS
+from jetlet.spark.exchange import COLUMNS, FIRST_CLIENT, METRICS
 from jetlet.spark.failure import TaskFailure, unpack
 from jetlet.spark.fragment_spec import PickledSplits, is_repeatable, make_spec
 from jetlet.spark.fragments import channel_order, cut
@@ -23,7 +23,6 @@ from jetlet.spark.shipping import dump_splits, dumps
 from jetlet.spark.task import FragmentTask, RunningTask
 
 RUN = "abc123"
-NAMES = ["target", "task", "seq", "channel", "payload"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +59,9 @@ class LocalShuffle:
             clients=self.clients,
             frame_sinks={},
         )
-        arrays = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
-        types = [pa.int32()] * 4 + [pa.binary()]
-        batch = pa.RecordBatch.from_arrays(list(map(pa.array, arrays, types)), names=NAMES)
+        arrays = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+        types = [pa.int32(), pa.int64(), pa.int32(), pa.binary()]
+        batch = pa.RecordBatch.from_arrays(list(map(pa.array, arrays, types)), names=COLUMNS)
         return RunningTask(pickle.loads(dumps(spec)), iter([batch]), index, attempt)
 
     def run(self):
@@ -76,18 +75,18 @@ class LocalShuffle:
                 row
                 for source in dict.fromkeys(x.source for x in fragment.shuffled_inputs)
                 for row in rows[source]
-                if row[3] in wanted
+                if row[2] in wanted
             ]
-            mine.sort(key=lambda row: (order.get(row[3], 0), row[1], row[2]))
+            mine.sort(key=lambda row: (order.get(row[2], 0), row[1]))
             for index in range(self.tasks[fragment]):
                 task = self.task(fragment, [r for r in mine if r[0] == index], index)
                 for batch in task.run(broadcasts):
                     out += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             rows[fragment] = out
             for exchange_ in fragment.broadcast_outputs:
-                payloads = [row[4] for row in out if row[3] == exchange_.channel]
+                payloads = [row[3] for row in out if row[2] == exchange_.channel]
                 broadcasts[exchange_.channel] = partial(list, payloads)
-            for _, _, _, channel, payload in out:
+            for _, _, channel, payload in out:
                 if channel == METRICS:
                     number, task, counters = pickle.loads(payload)
                     self.metrics[number, task] = dict(counters)

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol, Self
 
 from jetlet.network.tls import Tls
 
-LAST_WORDS = 20
+LAST_WORDS = 60
 """Lines of a member's standard error that are kept for the report of its death."""
 READ_LIMIT = 0.5
 """Seconds that are left to read what a dead member has said."""
@@ -206,13 +206,12 @@ def _forward(source: IO[str], name: str, words: deque[str] | None) -> None:
     for line in source:
         if words is not None:
             words.append(line)
-        try:
+        # If nobody listens any more, the member must not block because of that.
+        with contextlib.suppress(Exception):
             # Looked up each time: it may be redirected while the job runs.
             dest = getattr(sys, name)
             dest.write(line)
             dest.flush()
-        except (OSError, ValueError, AttributeError):
-            continue  # nobody listens any more; the member must not block because of that
 
 
 def _signal_name(number: int) -> str:

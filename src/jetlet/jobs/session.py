@@ -173,11 +173,17 @@ class Session:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            now = self._loop.time()
-            for member in self._coordinator.silent(now, SILENCE):
-                if member in self._ending or self._launcher.is_busy(member):
-                    self._coordinator.heard(member, now)
-            self._do(self._coordinator.tick(now))
+            try:
+                self._look_at_the_time(self._loop.time())
+            except Exception as error:
+                # Never without ticks: they are what ends a job whose members hang.
+                self._fail(error)
+
+    def _look_at_the_time(self, now: float) -> None:
+        for member in self._coordinator.silent(now, SILENCE):
+            if member in self._ending or self._launcher.is_busy(member):
+                self._coordinator.heard(member, now)
+        self._do(self._coordinator.tick(now))
 
     def _connection(self, on_refused: OnClosed) -> Connection:
         return Connection(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 import threading
 import zlib
@@ -32,6 +33,8 @@ PIECE = 256 * 1024
 need not be copied."""
 TURN = 1024 * 1024
 """Bytes written before others on the event loop get their turn."""
+DIRECT = 8 * 1024
+"""A frame up to this size that nothing is ahead of is written by the thread that sends it."""
 HIGH_WATER = 128 * 1024
 """Bytes that may wait in the transport. Little, because no control message gets ahead of them."""
 HANDSHAKE_TIMEOUT = 5.0
@@ -81,8 +84,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_paused = False
         self._is_flush_due = False
+        self.raw: socket.socket | None = None
+        """The socket, where whoever sends may write to it: not under TLS."""
         self._lock = threading.Lock()
-        """Guards the backlog, and with it the order of frames."""
+        """Guards what waits to be written, and with it the order of frames."""
         self._control: deque[tuple[Buffer, ...]] = deque()
         self._data: deque[tuple[Buffer, ...]] = deque()
         self._parts: deque[Buffer] = deque()
@@ -122,11 +127,42 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             if self._is_closed:
                 return
-            self.backlog += length + HEADER.size
-            (self._data if kind >= DATA else self._control).append(frame)
+            if length <= DIRECT and self._is_idle() and self._write_directly(b"".join(frame)):
+                return
+            if not self._parts:
+                self.backlog += length + HEADER.size
+                (self._data if kind >= DATA else self._control).append(frame)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._call_soon(self._flush)
+
+    def _is_idle(self) -> bool:
+        """True if nothing waits to be written, anywhere, and nothing else is written meanwhile."""
+        return (
+            self.raw is not None
+            and self._is_ready
+            and not self._parts
+            and not self._control
+            and not self._data
+            and not self._transport.get_write_buffer_size()
+        )
+
+    def _write_directly(self, frame: bytes) -> bool:
+        """Write without a detour over the event loop's thread, which costs more than the writing.
+
+        What the socket does not take is the first thing that the loop will write.
+        """
+        assert self.raw is not None
+        try:
+            written = self.raw.send(frame)
+        except OSError:  # full, or broken: the loop finds out which
+            written = 0
+        self.bytes_out += written
+        if written == len(frame):
+            return True
+        self._parts.append(memoryview(frame)[written:])
+        self.backlog += len(frame) - written
+        return False
 
     def close(self) -> None:
         """Close after what was sent has been written; from any thread."""
@@ -154,20 +190,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._is_closed or not self._is_ready:
             return
         written = 0
-        while not self._is_paused and self._take_frames():
-            if written >= TURN:
-                # More is written in the next turn of the loop: reading must not wait for it.
-                if not self._is_flush_due:
-                    self._is_flush_due = True
-                    self._loop.call_soon(self._flush)
-                break
-            written += self._write()
-        if written:
+        with self._lock:
+            while not self._is_paused and self._take_frames():
+                if written >= TURN:
+                    # More is written in the next turn of the loop: reading must not wait for it.
+                    self._flush_later()
+                    break
+                written += self._write()
             self.bytes_out += written
-            with self._lock:
-                self.backlog -= written
-        if self._is_closing and not self._parts and not self._control and not self._data:
+            self.backlog -= written
+            is_done = not self._parts and not self._control and not self._data
+        if self._is_closing and is_done:
             self._transport.close()
+
+    def _flush_later(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _take_frames(self) -> bool:
         """See to it that there is something to write; control messages first."""
@@ -204,7 +243,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._flush()
+        # Not at once: the transport is in the middle of writing, and must not be closed there.
+        self._flush_later()
 
     # --- Reading ----------------------------------------------------------------------------
 

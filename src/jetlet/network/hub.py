@@ -137,6 +137,7 @@ class Hub:
         self._early.clear()
         if receivers:
             self._acks = asyncio.get_running_loop().create_task(self._acknowledge())
+            self._acks.add_done_callback(self._acks_ended)
 
     def _receive(self, connection: Connection, kind: int, body: memoryview) -> None:
         if kind == DATA:
@@ -160,6 +161,12 @@ class Hub:
         while True:
             self._send_acks(time.monotonic_ns())
             await asyncio.sleep(ACK_PERIOD)
+
+    def _acks_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            # Without acknowledgements every sender would wait forever: better to fail.
+            for connection in self.connections.values():
+                connection.abort(f"acknowledging has failed: {task.exception()!r}")
 
     def _send_acks(self, now_ns: int) -> None:
         for peer, connection in self.connections.items():

@@ -128,6 +128,7 @@ class Listener:
 
         def make() -> Connection:
             arrival.connection = connection = self._make(self._refuse)
+            connection.raw = raw if self._tls is None else None
             return connection
 
         _tune(raw)
@@ -179,15 +180,24 @@ async def connect(
     """Connect to the address of a listener."""
     loop = asyncio.get_running_loop()
     kind, _, rest = address.partition(":")
-    if kind == "unix":
-        await loop.create_unix_connection(make, sock=await _connected(socket.AF_UNIX, rest))
-        return
     host, _, port = rest.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    raw = await _connected(family, (host, int(port)))
-    await loop.create_connection(
-        make, sock=raw, ssl=tls, server_hostname="" if tls is not None else None
-    )
+    if kind == "unix":
+        raw = await _connected(socket.AF_UNIX, rest)
+    else:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        raw = await _connected(family, (host, int(port)))
+
+    def make_with_socket() -> Connection:
+        connection = make()
+        connection.raw = raw if tls is None else None
+        return connection
+
+    if kind == "unix":
+        await loop.create_unix_connection(make_with_socket, sock=raw)
+    else:
+        await loop.create_connection(
+            make_with_socket, sock=raw, ssl=tls, server_hostname="" if tls is not None else None
+        )
 
 
 async def _connected(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:

@@ -8,12 +8,20 @@ In a generated loop the call of such a function costs more than all that it does
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-_PLAIN_FLAGS = 0x01 | 0x02 | 0x10
-"""``CO_OPTIMIZED``, ``CO_NEWLOCALS`` and ``CO_NESTED``: no generator, no ``*args``."""
+_OTHER_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+"""Of functions that are more than an expression."""
 _MAX_LENGTH = 64
 """Longer code (in bytes) is not looked at."""
 
@@ -26,7 +34,7 @@ def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
     if (
         code.co_argcount != 1
         or code.co_kwonlyargcount
-        or code.co_flags & ~_PLAIN_FLAGS
+        or code.co_flags & _OTHER_FLAGS
         or code.co_freevars
         or code.co_cellvars
         or len(code.co_code) > _MAX_LENGTH

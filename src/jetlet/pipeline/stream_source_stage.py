@@ -39,14 +39,16 @@ class StreamSourceStage(Generic[T]):
     def __repr__(self) -> str:
         return f"StreamSourceStage({self._name!r})"
 
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(Stage, name):
-            raise InvalidArgumentError(
-                f"stream {self._name!r}: say first where its timestamps come from: write "
-                f".with_timestamps(fn, allowed_lag), .with_native_timestamps(allowed_lag), "
-                f".with_ingestion_timestamps() or .without_timestamps() before .{name}(...)"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(Stage, name):
+                raise InvalidArgumentError(
+                    f"stream {self._name!r}: say first where its timestamps come from: write "
+                    f".with_timestamps(fn, allowed_lag), .with_native_timestamps(allowed_lag), "
+                    f".with_ingestion_timestamps() or .without_timestamps() before .{name}(...)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def with_timestamps(
         self,

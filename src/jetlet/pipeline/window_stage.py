@@ -51,6 +51,19 @@ class WindowStage(Generic[T, K]):
     def __repr__(self) -> str:
         return f"{self._stage!r} with {self._window}"
 
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            from jetlet.pipeline.stage import Stage
+
+            hint = ""
+            if hasattr(Stage, name):
+                hint = (
+                    f": write .{name}(...) before window(...), or behind a step that works per "
+                    f"window, such as .aggregate(agg.counting())"
+                )
+            raise AttributeError(f"a stage with a window has no {name!r}{hint}")
+
     def grouping_key(self, fn: Callable[[T], Any]) -> WindowStage[T, Any]:
         """What follows is done per key ``fn(item)`` and window."""
         check_key_function("grouping_key", fn)

@@ -127,6 +127,8 @@ class SlidingWindowProcessor(BatchProcessor):
         self._restored_upto: int | None = None
         self._emitting: Output | None = None
         self._turn_end = 0
+        self._worked = 0
+        """Keys since the last look at the clock."""
         self._next_early = 0
         self._partitioner: Partitioner | None = None
         self._checks_keys = False
@@ -250,11 +252,13 @@ class SlidingWindowProcessor(BatchProcessor):
     def _in_slices(self, table: Table, use: Callable[[Iterator[tuple[Any, Any]]], None]) -> Output:
         """Hand the entries of a table to ``use``, some at a time."""
         entries = iter(table.items())
-        now = self.context.clock.monotonic_ns
-        for _ in range(0, len(table), SLICE):
+        for start in range(0, len(table), SLICE):
             use(islice(entries, SLICE))
-            if now() >= self._turn_end:
-                yield None
+            self._worked += min(SLICE, len(table) - start)
+            if self._worked >= SLICE:
+                self._worked = 0
+                if self.context.clock.monotonic_ns() >= self._turn_end:
+                    yield None
 
     # --- Frames -----------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.embedded import Plannable
 from jetlet.jobs.job import Job
 from jetlet.processors.read import ReadSupplier
+from jetlet.processors.stream_read import StreamReadSupplier
 from jetlet.spark.frames import frame_source
 from jetlet.spark.progress import task_accumulator
 from jetlet.spark.runner import SparkRunner, Width, context_of
@@ -122,6 +123,7 @@ class SparkEngine:
             )
         dag = what if isinstance(what, DAG) else _plan(what)
         dag.validate()
+        _check_bounded(dag)
         check_picklable(dag)
         width = self._width(dag, config)
         runner = SparkRunner(self.session, dag, width, self._accumulator)
@@ -206,6 +208,16 @@ def _plan(what: object) -> DAG:
         raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
     dag: DAG = plan(default_parallelism=1)
     return dag
+
+
+def _check_bounded(dag: DAG) -> None:
+    """Refuse streams, which no batch job would ever come to the end of."""
+    for vertex in dag:
+        if isinstance(vertex.supplier, StreamReadSupplier):
+            raise UnsupportedFeatureError(
+                f"{vertex.name!r} is a stream, and a job on Spark has to end: write "
+                f"p.run(on='embedded'), or read a bounded source"
+            )
 
 
 def _with(found: str | None, key: str, value: str) -> str:

@@ -1,9 +1,10 @@
 """Exchange: how batches of Python objects get from the tasks of one fragment to those of the next.
 
 Objects cross the JVM as a few large binary values, never a row per object. A row is
-``(target, task, seq, channel, payload)``: the task it is for, the task it is from and its number
-there, the edge it belongs to, and a pickled list of items. Spark shuffles rows by ``target``. Each
-target gets at least one row, from which a task knows its number; it may have an empty payload.
+``(target, at, channel, payload)``: the task it is for, a number that says which task it is from and
+in which order they left there, the edge it belongs to, and a pickled list of items. Spark shuffles
+rows by ``target`` and sorts them by ``at``. Each target gets at least one row, from which a task
+knows its number; it may have an empty payload.
 Channels below zero are messages to the driver; they are passed on untouched. Items that a
 DataFrame is made of have no payload: their columns follow, one struct for each such sink.
 
@@ -42,7 +43,9 @@ METRICS = -2
 FIRST_CLIENT = -3
 """From here downwards: items for the sinks of the submitting process, a channel per vertex."""
 
-SCHEMA = "target int, task int, seq int, channel int, payload binary"
+COLUMNS = ("target", "at", "channel", "payload")
+SEQUENCE_BITS = 32
+"""Of ``at``: those for the number of a row within its task."""
 
 CHUNK_ITEMS = 8192
 """Items per payload at the most: so many that a row's overhead does not show."""
@@ -95,9 +98,8 @@ class TaskOutput:
     def __init__(self, task: int, frames: dict[int, pa.StructType] | None = None) -> None:
         self.wake: Callable[[], None] = lambda: None
         """Called when there is room again after somebody was told that there is none."""
-        self._task = task
+        self._at = task << SEQUENCE_BITS
         self._frames = frames or {}
-        self._seq = 0
         self._rows: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
         self._lock = threading.Lock()
@@ -115,8 +117,8 @@ class TaskOutput:
     def add(self, channel: int, target: int, payload: bytes) -> None:
         """Append a row; from any thread."""
         with self._lock:
-            self._seq += 1
-            self._rows.append((target, self._seq, channel, payload))
+            self._at += 1
+            self._rows.append((target, self._at, channel, payload))
             self._bytes += len(payload)
             if len(self._rows) >= FLUSH_ROWS or self._bytes >= FLUSH_BYTES:
                 self._flush()
@@ -127,8 +129,11 @@ class TaskOutput:
 
         count = len(items)
         with self._lock:
-            same = [pa.repeat(pa.scalar(n, pa.int32()), count) for n in (0, self._task, 0, channel)]
-            self._put([*same, pa.nulls(count, pa.binary())], {channel: items})
+            zero = pa.scalar(0, pa.int32())
+            number = pa.scalar(channel, pa.int32())
+            columns = [pa.repeat(zero, count), pa.nulls(count, pa.int64())]
+            columns += [pa.repeat(number, count), pa.nulls(count, pa.binary())]
+            self._put(columns, {channel: items})
 
     def close(self) -> None:
         """No more rows will come."""
@@ -150,15 +155,13 @@ class TaskOutput:
         import pyarrow as pa
 
         rows, self._rows, self._bytes = self._rows, [], 0
-        targets, seqs, channels, payloads = zip(*rows, strict=True)
-        numbers = [pa.array(n, pa.int32()) for n in (targets, [self._task] * len(rows))]
-        numbers += [pa.array(n, pa.int32()) for n in (seqs, channels)]
-        self._put([*numbers, pa.array(payloads, pa.binary())], {})
+        kinds = (pa.int32(), pa.int64(), pa.int32(), pa.binary())
+        self._put(list(map(pa.array, zip(*rows, strict=True), kinds)), {})
 
     def _put(self, columns: list[pa.Array], frames: dict[int, pa.StructArray]) -> None:
         import pyarrow as pa
 
-        names = ["target", "task", "seq", "channel", "payload"]
+        names = list(COLUMNS)
         for channel, kind in self._frames.items():
             given = frames.get(channel)
             columns.append(pa.nulls(len(columns[0]), kind) if given is None else given)

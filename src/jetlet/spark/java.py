@@ -65,7 +65,7 @@ class Java:
     """One Java runtime that has been started once and is recent enough.
 
     ``home`` is what ``JAVA_HOME`` has to be for Spark's own scripts and for the processes that
-    Spark starts. ``version`` is all that ``java -version`` tells of it, which differs from build to
+    Spark starts. ``version`` is what ``java -version`` tells of it, which differs from build to
     build.
     """
 
@@ -128,10 +128,11 @@ def _inspect(origin: str, executable: Path, home: Path | None) -> Java | str:
     if home is None:
         stated = re.search(r"^\s*java\.home = (.+)$", done.stdout, re.MULTILINE)
         home = Path(stated[1].strip()) if stated else Path(os.path.realpath(executable)).parents[1]
-    # What comes before the version depends on the environment ("Picked up JAVA_TOOL_OPTIONS").
+    # Two lines name the version and the build. Those around them depend on the environment: what
+    # was picked up from JAVA_TOOL_OPTIONS, in which mode the compilers are.
     lines = done.stdout.splitlines()
     first = next(at for at, line in enumerate(lines) if f'"{text}"' in line)
-    build = "\n".join(lines[first:])
+    build = "\n".join(lines[first : first + 2])
     return Java(executable, home, major, build, origin)
 
 

@@ -26,7 +26,7 @@ from jetlet.errors import (
 from jetlet.jobs.job import Run
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.processors.read import ReadSupplier
-from jetlet.spark.exchange import FIRST_CLIENT, METRICS, REPORTS, SCHEMA, frame_column
+from jetlet.spark.exchange import COLUMNS, FIRST_CLIENT, METRICS, REPORTS, frame_column
 from jetlet.spark.failure import explain, unpack
 from jetlet.spark.fragment_spec import fragments_of, make_spec, marking_exchange
 from jetlet.spark.fragments import Exchange, Fragment, channel_order
@@ -45,7 +45,7 @@ logger = logging.getLogger("jetlet.spark")
 INTERRUPT_PERIOD = 0.2
 """Seconds between two attempts to stop the Spark jobs of a cancelled job: a new one may have begun
 right after the first attempt."""
-_MARK = ("cast(id as int) as target", "0 as task", "0 as seq")
+_MARK = ("cast(id as int) as target", "0L as at")
 """Columns of rows that tell each task its number."""
 MAX_CONNECT_BROADCAST = 64 * 1024 * 1024
 """Bytes of a broadcast edge over Spark Connect, where it travels within the plan."""
@@ -205,7 +205,8 @@ class SparkRunner:
             if fragment.broadcast_outputs:
                 self._collect_broadcasts(run, frame, fragment)
             if end is not None:
-                ends.append((frame.filter(end) if end else frame).select("channel", "payload"))
+                frame = frame.filter(end) if end else frame
+                ends.append(frame.select(*COLUMNS) if sinks else frame)
         if ends:
             self._start_job(run, " | ".join(f.name for f in self.fragments))
             for channel, payload in _fetch(reduce(lambda a, b: a.unionAll(b), ends)):
@@ -275,7 +276,8 @@ class SparkRunner:
             frame = rows[source]
             if self._has_others(source, fragment):
                 frame = frame.filter(f"channel in ({', '.join(map(str, channels))})")
-            frames.append(frame.select("target", "task", "seq", "channel", "payload"))
+            has_sinks = any(v in self._sinks for v in source.vertices)
+            frames.append(frame.select(*COLUMNS) if has_sinks else frame)
         tasks = self._tasks[fragment]
         if marking_exchange(fragment) is None:
             channel = fragment.shuffled_inputs[0].channel
@@ -285,7 +287,7 @@ class SparkRunner:
         frame = frame.repartition(1) if tasks == 1 else frame.repartitionById(tasks, "target")
         # Fetched blocks arrive in any order. A task that is run again must see the same order, and
         # items of one producer must stay in theirs.
-        return frame.sortWithinPartitions(*self._order(fragment), "task", "seq")
+        return frame.sortWithinPartitions(*self._order(fragment), "at")
 
     def _has_others(self, source: Fragment, reader: Fragment) -> bool:
         """True if a fragment has rows that are not for this reader."""
@@ -328,8 +330,9 @@ class SparkRunner:
         self._start_job(run, f"{fragment.name}, to be broadcast")
         payloads: dict[int, list[bytes]] = {x.channel: [] for x in exchanges}
         wanted = f"channel < 0 or channel in ({', '.join(map(str, payloads))})"
-        frame = frame.filter(wanted) if self._has_more(fragment) else frame
-        for channel, payload in _fetch(frame.select("channel", "payload")):
+        if self._has_more(fragment):
+            frame = frame.filter(wanted).select(*COLUMNS)
+        for channel, payload in _fetch(frame):
             if channel in payloads:
                 payloads[channel].append(payload)
             else:
@@ -429,25 +432,24 @@ def _carrier(fragment: Fragment) -> Fragment | None:
     return next((x.dest for x in fragment.shuffled_outputs), None)
 
 
-def _schema(frames: dict[int, StructType]) -> str | StructType:
+def _schema(frames: dict[int, StructType]) -> StructType:
     """What the rows of a fragment look like; ``frames`` are those of its sinks, by channel."""
-    if not frames:
-        return SCHEMA
-    from pyspark.sql.types import BinaryType, IntegerType, StructType
+    from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 
     schema = StructType()
-    for name in ("target", "task", "seq", "channel"):
-        schema.add(name, IntegerType())
-    schema.add("payload", BinaryType())
+    kinds = (IntegerType(), LongType(), IntegerType(), BinaryType())
+    for name, kind in zip(COLUMNS, kinds, strict=True):
+        schema.add(name, kind)
     for channel, columns in frames.items():
         schema.add(frame_column(channel), columns)
     return schema
 
 
 def _fetch(frame: DataFrame) -> Iterator[tuple[int, bytes]]:
-    """Collect rows of a channel and a payload."""
+    """Collect the channel and the payload of rows."""
     for batch in frame.toArrow().to_batches():
-        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        columns = (batch.column(name).to_pylist() for name in ("channel", "payload"))
+        yield from zip(*columns, strict=True)
 
 
 def _given(parts: Sequence[bytes]) -> Iterable[bytes]:

@@ -1,0 +1,175 @@
+"""Windows over bounded input, on every engine: all are complete at the end, and nothing is late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet.errors import UnsupportedFeatureError
+from jetlet.testing import END, Timed, scripted_stream
+
+EVENTS = [(n * 7919 % 5000, f"k{n * n % 17}", n) for n in range(2000)]
+"""Time, key, number; in no order at all."""
+WINDOWS = {
+    "tumbling": windows.tumbling(250),
+    "sliding": windows.sliding(1000, 250),
+    "session": windows.session(20),
+    "early": windows.tumbling(500).early_results(10_000_000),
+}
+OPERATIONS = {
+    "count-and-sum": (
+        agg.all_of(agg.counting(), agg.summing(lambda e: e[2])),
+        lambda events: (len(events), sum(e[2] for e in events)),
+    ),
+    "no-deduct": (agg.max_by(lambda e: e[2]), lambda events: max(events, key=lambda e: e[2])),
+}
+
+
+def timed(p, events=EVENTS):
+    return p.read_from(sources.items(events)).add_timestamps(lambda e: e[0], 0)
+
+
+def oracle(window, operation, events, key=lambda e: e[1]):
+    by_key = defaultdict(list)
+    for event in events:
+        by_key[key(event)].append(event)
+    expected = {}
+    for name, mine in by_key.items():
+        for start, end in bounds(window, {e[0] for e in mine}):
+            inside = [e for e in mine if start <= e[0] < end]
+            expected[start, end, name] = operation(inside)
+    return expected
+
+
+def bounds(window, times):
+    if isinstance(window, type(windows.tumbling(1))):
+        firsts = {window.frame_end(time) for time in times}
+        ends = {end + i for end in firsts for i in range(0, window.size, window.slide)}
+        return [(end - window.size, end) for end in ends]
+    found = []
+    for time in sorted(times):
+        if found and time <= found[-1][1]:
+            found[-1] = (found[-1][0], time + window.gap)
+        else:
+            found.append((time, time + window.gap))
+    return found
+
+
+def as_dict(results):
+    found = {tuple(result)[:3]: result.result for result in results}
+    assert len(found) == len(results)
+    return found
+
+
+def test_every_window_by_key(engine):
+    p, out = Pipeline("keyed"), {}
+    keyed = timed(p).grouping_key(lambda e: e[1])
+    cases = [(name, kind) for name in WINDOWS for kind in OPERATIONS]
+    if not engine.runs_here:
+        cases = [("sliding", "count-and-sum"), ("sliding", "no-deduct"), ("session", "no-deduct")]
+    for name, kind in cases:
+        out[name, kind] = sinks.collect(name=f"{name} {kind}")
+        stage = keyed.window(WINDOWS[name]).aggregate(OPERATIONS[kind][0])
+        stage.write_to(out[name, kind])
+
+    engine.run(p)
+
+    for (name, kind), sink in out.items():
+        expected = oracle(WINDOWS[name], OPERATIONS[kind][1], EVENTS)
+        assert as_dict(sink.items) == expected, (name, kind)
+
+
+def test_every_window_over_all_items(engine):
+    p, out = Pipeline("global"), {}
+    stage = timed(p)
+    for name, window in WINDOWS.items():
+        out[name] = sinks.collect(name=name)
+        stage.window(window).aggregate(OPERATIONS["count-and-sum"][0]).write_to(out[name])
+
+    engine.run(p)
+
+    for name, sink in out.items():
+        _, operation = OPERATIONS["count-and-sum"]
+        assert as_dict(sink.items) == oracle(WINDOWS[name], operation, EVENTS, lambda e: None)
+
+
+def test_an_operation_without_combine(engine):
+    p, out = Pipeline("one-stage"), sinks.collect()
+    highest = agg.of(create=int, accumulate=lambda acc, e: max(acc, e[2]))
+    timed(p).grouping_key(lambda e: e[1]).window(WINDOWS["tumbling"]).aggregate(highest).write_to(
+        out
+    )
+
+    engine.run(p)
+
+    expected = oracle(WINDOWS["tumbling"], lambda events: max(e[2] for e in events), EVENTS)
+    assert as_dict(out.items) == expected
+
+
+def test_co_aggregation_in_windows(engine):
+    other_events = [(n * 31 % 5000, f"k{n % 20}", -n) for n in range(500)]
+    p = Pipeline("co")
+    one, other = timed(p), timed(p, other_events)
+    chosen = WINDOWS if engine.runs_here else {"sliding": WINDOWS["sliding"]}
+    out = {name: sinks.collect(name=name) for name in chosen}
+    for name, window in chosen.items():
+        one.grouping_key(lambda e: e[1]).window(window).aggregate2(
+            agg.counting(), other.grouping_key(lambda e: e[1]), agg.summing(lambda e: e[2])
+        ).write_to(out[name])
+
+    engine.run(p)
+
+    tagged = [(*e, 0) for e in EVENTS] + [(*e, 1) for e in other_events]
+
+    def both(events):
+        return (sum(e[3] == 0 for e in events), sum(e[2] for e in events if e[3] == 1))
+
+    for name, sink in out.items():
+        assert as_dict(sink.items) == oracle(WINDOWS[name], both, tagged), name
+
+
+def test_windows_over_windows_and_between_other_stages(engine):
+    p, out = Pipeline("chain"), sinks.collect()
+    late = sinks.collect(name="late")
+    counts = (
+        timed(p)
+        .filter(lambda e: e[2] % 2)
+        .grouping_key(lambda e: e[1])
+        .window(windows.tumbling(100))
+        .aggregate(agg.counting(), late=late)
+    )
+    most = counts.map(lambda w: (w.end, w.result)).window(windows.tumbling(1000))
+    most.aggregate(agg.summing(lambda pair: pair[1])).write_to(out)
+
+    engine.run(p)
+
+    odd = [e for e in EVENTS if e[2] % 2]
+    expected = oracle(windows.tumbling(1000), len, odd, lambda e: None)
+    assert as_dict(out.items) == expected
+    assert late.items == []
+
+
+def test_windows_of_no_items(engine):
+    p, out = Pipeline("none"), sinks.collect()
+    timed(p, []).window(windows.tumbling(10)).aggregate(agg.counting()).write_to(out)
+
+    engine.run(p)
+
+    assert out.items == []
+
+
+def test_a_stream_runs_or_is_refused_when_it_is_submitted(engine):
+    p, out = Pipeline("stream"), sinks.collect()
+    stream = scripted_stream([Timed(1, "a"), Timed(12, "b"), END])
+    window = p.read_from(stream).with_native_timestamps().window(windows.tumbling(10))
+    window.aggregate(agg.counting()).write_to(out)
+    if engine.name.startswith("spark"):
+        with pytest.raises(UnsupportedFeatureError, match=r"write p.run\(on='embedded'\)"):
+            engine.submit(p)
+        return
+
+    engine.run(p)
+
+    assert as_dict(out.items) == {(0, 10, None): 1, (10, 20, None): 1}

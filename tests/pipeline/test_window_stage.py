@@ -1,0 +1,131 @@
+"""Windows in pipelines: what is accepted, what is refused, and what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet.errors import InvalidArgumentError, MissingTimestampsError
+from jetlet.pipeline.transforms import WindowTransform
+
+NO_COMBINE = agg.of(create=int, accumulate=lambda acc, item: acc + item)
+
+
+@pytest.fixture
+def numbers():
+    return Pipeline("p").read_from(sources.items(range(5)))
+
+
+@pytest.fixture
+def timed(numbers):
+    return numbers.add_timestamps(lambda n: n, 0)
+
+
+def transform(stage):
+    found = stage._transform
+    assert isinstance(found, WindowTransform)
+    return found
+
+
+def test_a_window_with_and_without_a_key(timed):
+    window = windows.tumbling(10)
+    assert transform(timed.window(window).aggregate(agg.counting())).key_fns is None
+    by_key = timed.grouping_key(abs).window(window).aggregate(agg.counting(), name="w")
+    assert transform(by_key).key_fns == [abs]
+    assert transform(by_key).window is window
+    assert by_key.name == "w"
+    # The other way round is the same.
+    swapped = timed.window(window).grouping_key(abs).aggregate(agg.counting())
+    assert transform(swapped).key_fns == [abs]
+
+
+def test_results_have_timestamps(timed):
+    stage = timed.window(windows.tumbling(10)).aggregate(agg.counting())
+    assert stage.has_timestamps
+    stage.window(windows.tumbling(20)).aggregate(agg.counting())
+
+
+def test_several_inputs(timed):
+    both = timed.window(windows.tumbling(10)).aggregate2(agg.counting(), timed, agg.summing())
+    assert len(transform(both).inputs) == 2
+    keyed = timed.grouping_key(abs)
+    three = keyed.window(windows.session(10)).aggregate3(
+        agg.counting(), keyed, agg.counting(), timed.grouping_key(int), agg.counting()
+    )
+    assert transform(three).key_fns == [abs, abs, int]
+    four = agg.co_aggregate(*[agg.counting()] * 4)
+    many = timed.window(windows.tumbling(10)).co_aggregate(timed, timed, timed, operation=four)
+    assert len(transform(many).inputs) == 4
+
+
+def test_a_window_needs_timestamps(numbers, timed):
+    for stage in (numbers, numbers.grouping_key(abs), timed.aggregate(agg.counting())):
+        with pytest.raises(MissingTimestampsError, match=r"write \.add_timestamps\("):
+            stage.window(windows.tumbling(10))
+    with pytest.raises(MissingTimestampsError, match=r"write \.add_timestamps\("):
+        timed.window(windows.tumbling(10)).aggregate2(agg.counting(), numbers, agg.counting())
+
+
+@pytest.mark.parametrize("bad", [1000, None, windows.tumbling])
+def test_a_window_takes_a_definition(timed, bad):
+    with pytest.raises(InvalidArgumentError, match=r"such as windows.tumbling\(1000\)"):
+        timed.window(bad)
+
+
+def test_sliding_and_session_windows_need_combine(timed):
+    timed.window(windows.tumbling(10)).aggregate(NO_COMBINE)
+    for window in (windows.sliding(20, 10), windows.session(10)):
+        with pytest.raises(InvalidArgumentError, match=r"agg.of\(..., combine=...\)"):
+            timed.window(window).aggregate(NO_COMBINE)
+
+
+def test_all_inputs_have_keys_or_none_has(timed):
+    keyed = timed.grouping_key(abs)
+    with pytest.raises(InvalidArgumentError, match="takes a stage, like the first input"):
+        timed.window(windows.tumbling(1)).aggregate2(agg.counting(), keyed, agg.counting())
+    with pytest.raises(InvalidArgumentError, match=r"takes a stage.grouping_key\(...\)"):
+        keyed.window(windows.tumbling(1)).aggregate2(agg.counting(), timed, agg.counting())
+    with pytest.raises(InvalidArgumentError, match="takes a stage, like the first input"):
+        timed.window(windows.tumbling(1)).aggregate2(agg.counting(), 5, agg.counting())
+
+
+def test_late_events_go_to_a_sink(timed):
+    late = sinks.collect()
+    stage = timed.window(windows.tumbling(1)).aggregate(agg.counting(), late=late)
+    assert transform(stage).late is late
+    with pytest.raises(InvalidArgumentError, match="late takes a sink"):
+        timed.window(windows.tumbling(1)).aggregate(agg.counting(), late=print)
+
+
+def test_operations_are_checked(timed):
+    with pytest.raises(InvalidArgumentError):
+        timed.window(windows.tumbling(1)).aggregate(len)
+    with pytest.raises(InvalidArgumentError):
+        timed.window(windows.tumbling(1)).co_aggregate(timed, operation=agg.counting())
+
+
+def test_stages_of_another_pipeline_are_refused(timed):
+    other = Pipeline("other").read_from(sources.items([1])).add_timestamps(lambda n: n, 0)
+    with pytest.raises(InvalidArgumentError, match="pipeline"):
+        timed.window(windows.tumbling(1)).aggregate2(agg.counting(), other, agg.counting())
+
+
+def test_it_can_be_printed(timed):
+    assert "SlidingWindow" in repr(timed.window(windows.tumbling(1)))
+
+
+@pytest.mark.parametrize("argument", ["allowed_lag", "idle_timeout"])
+def test_durations_of_timestamps_are_checked(numbers, argument):
+    with pytest.raises(InvalidArgumentError, match=f"{argument} is a duration"):
+        numbers.add_timestamps(lambda n: n, **{argument: 1.5})
+    with pytest.raises(InvalidArgumentError, match=f"{argument} must be at least 0 ms"):
+        numbers.add_timestamps(lambda n: n, **{argument: -1})
+    with pytest.raises(InvalidArgumentError):
+        numbers.add_timestamps(5)
+
+
+def test_what_has_no_meaning_per_window_says_what_to_write(timed):
+    with pytest.raises(AttributeError, match=r"write \.map\(\.\.\.\) before window"):
+        timed.window(windows.tumbling(1)).map(str)
+    with pytest.raises(AttributeError, match="a stage with a window has no 'agregate'$"):
+        timed.window(windows.tumbling(1)).agregate(agg.counting())

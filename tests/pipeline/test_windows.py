@@ -1,0 +1,76 @@
+"""Window definitions and durations."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+
+import pytest
+
+from jetlet import WindowResult, windows
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.durations import to_ms
+from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, SlidingWindow
+
+
+def test_definitions():
+    assert windows.tumbling(1000) == SlidingWindow(size=1000, slide=1000)
+    assert windows.sliding(10_000, 1000) == SlidingWindow(size=10_000, slide=1000)
+    assert windows.session(500) == SessionWindow(gap=500)
+    assert windows.tumbling(timedelta(seconds=1.5)).size == 1500
+    assert windows.sliding(timedelta(minutes=1), timedelta(seconds=1)).slide == 1000
+
+
+@pytest.mark.parametrize(
+    "window", [windows.tumbling(5), windows.sliding(10, 5), windows.session(5)]
+)
+def test_early_results_are_a_variant_of_any_window(window):
+    early = window.early_results(timedelta(seconds=2))
+    assert early.early_period == 2000
+    assert window.early_period is None
+    assert type(early) is type(window)
+    assert pickle.loads(pickle.dumps(early)) == early
+
+
+@pytest.mark.parametrize(
+    ("time", "end"), [(0, 10), (9, 10), (10, 20), (-1, 0), (-10, 0), (-11, -10)]
+)
+def test_frames_are_aligned_to_1970_also_before_it(time, end):
+    assert windows.sliding(30, 10).frame_end(time) == end
+
+
+def test_a_result_says_whether_it_is_early():
+    final, early = WindowResult(0, 10, "a", 1), EarlyWindowResult(0, 10, "a", 1)
+    assert not final.is_early
+    assert early.is_early
+    assert final == early == (0, 10, "a", 1)
+    assert pickle.loads(pickle.dumps(early)).is_early
+    assert (final.start, final.end, final.key, final.result) == (0, 10, "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: windows.tumbling(0), "tumbling: size must be at least 1 ms"),
+        (lambda: windows.tumbling(1.5), "write an int in milliseconds or a timedelta, not 1.5"),
+        (lambda: windows.tumbling(True), "tumbling: size is a duration"),
+        (lambda: windows.tumbling("1 s"), "tumbling: size is a duration"),
+        (lambda: windows.tumbling(None), "tumbling: size is a duration"),
+        (lambda: windows.sliding(10, 0), "sliding: slide must be at least 1 ms"),
+        (lambda: windows.sliding(10, 3), r"write for example windows.sliding\(9, 3\)"),
+        (lambda: windows.sliding(2, 3), r"write for example windows.sliding\(3, 3\)"),
+        (lambda: windows.session(-1), "session: gap must be at least 1 ms"),
+        (lambda: windows.session(timedelta(microseconds=999)), "session: gap must be at least 1"),
+        (lambda: windows.session(5).early_results(0), "early_results: period must be at least 1"),
+    ],
+)
+def test_what_is_no_duration_is_refused(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
+
+
+def test_durations():
+    assert to_ms("lag", 0) == 0
+    assert to_ms("lag", timedelta(days=1)) == 86_400_000
+    with pytest.raises(InvalidArgumentError, match="lag must be at least 0 ms, not -1 ms"):
+        to_ms("lag", timedelta(milliseconds=-1))
