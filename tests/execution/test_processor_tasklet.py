@@ -473,13 +473,23 @@ def test_inbox_never_grows_beyond_its_bound(bench, scripted):
     assert step.tasklet._limit == MAX_INBOX
 
 
-def test_inbox_shrinks_at_once_to_what_fits(bench, scripted):
+def test_inbox_shrinks_to_what_fits_at_the_second_long_call(bench, scripted):
     step = bench(scripted(), inputs=ONE_INPUT, outputs=0)
     inbox_sizes(step, 1)
     step.tasklet.record_call(16 * CALL_TARGET_NS)
-    assert inbox_sizes(step, 1) == [FIRST_INBOX // 32]
+    assert inbox_sizes(step, 1) == [FIRST_INBOX // 2]
+    step.tasklet.record_call(16 * CALL_TARGET_NS)
+    assert inbox_sizes(step, 1) == [FIRST_INBOX // 64]
     step.tasklet.record_call(1000 * CALL_TARGET_NS)
     assert inbox_sizes(step, 1) == [1]
+
+
+def test_one_long_call_among_short_ones_costs_half_the_inbox(bench, scripted):
+    step = bench(scripted(), inputs=ONE_INPUT, outputs=0)
+    for elapsed in (1000 * CALL_TARGET_NS, CALL_TARGET_NS * 3 // 4, 1000 * CALL_TARGET_NS):
+        inbox_sizes(step, 1)
+        step.tasklet.record_call(elapsed)
+    assert inbox_sizes(step, 1) == [FIRST_INBOX // 4]
 
 
 def test_short_batch_says_nothing_about_a_larger_one(bench, scripted):

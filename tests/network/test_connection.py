@@ -62,6 +62,45 @@ def test_frames_of_all_sizes_arrive_in_order(ends):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_frames_sent_while_others_are_being_written_arrive_in_order(ends, is_direct):
+    """Small ones, which are written at once if they can be, between large ones."""
+
+    async def run():
+        async with ends(is_direct=is_direct) as (server, client):
+            await client.soon(client.ready)
+            rnd = random.Random(8)
+            bodies = [rnd.randbytes(rnd.choice([0, 5, 5000, 9000, 400_000])) for _ in range(600)]
+
+            def send():
+                for body in bodies:
+                    client.connection.send(DATA, body)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            frames = await server.until(len(bodies))
+            thread.join()
+            assert frames == [(DATA, body) for body in bodies]
+            assert client.connection.backlog == 0
+            assert client.connection.bytes_out == sum(map(len, bodies)) + 600 * HEADER.size
+
+    asyncio.run(run())
+
+
+def test_small_frame_on_an_idle_connection_does_not_wait_for_the_loop(ends):
+    async def run():
+        async with ends() as (server, client):
+            await client.soon(client.ready)
+            await server.soon(server.ready)
+            server.connection.raw.setblocking(False)
+            client.connection.send(DATA, b"now")
+            # The loop has had no turn since.
+            assert len(server.connection.raw.recv(100)) == HEADER.size + 3
+            assert client.connection.backlog == 0
+
+    asyncio.run(run())
+
+
 def test_control_goes_ahead_of_data_that_waits(ends):
     async def run():
         async with ends() as (server, client):

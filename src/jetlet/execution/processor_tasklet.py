@@ -128,6 +128,8 @@ class ProcessorTasklet(Tasklet):
         self._finished_id = self._snapshots.finished_id
         self._has_try_process = type(processor).try_process is not Processor.try_process
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
+        self._was_long = False
+        """The last batch took longer than it should."""
         self._batch_size = 0
         self._stalled = 0
         self._blocking_calls = 0
@@ -185,11 +187,14 @@ class ProcessorTasklet(Tasklet):
         size = self._batch_size
         if size:
             if elapsed_ns > CALL_TARGET_NS:
-                # In one step to what would have fitted: a slow function must not need ten calls
-                # of halving, each of them too long, to get there.
-                self._limit = max(1, size * CALL_TARGET_NS // (2 * elapsed_ns))
-            elif elapsed_ns < CALL_TARGET_NS // 3 and size >= self._limit < MAX_INBOX:
+                # The second time in a row in one step to what would have fitted: a slow function
+                # must not need ten calls of halving, each of them too long, to get there. The
+                # first time only by half: it may be that the system had other things to do.
+                fitting = size * CALL_TARGET_NS // (2 * elapsed_ns)
+                self._limit = max(1, fitting if self._was_long else size // 2)
+            elif elapsed_ns < CALL_TARGET_NS // 2 and size >= self._limit < MAX_INBOX:
                 self._limit = min(self._limit * 2, MAX_INBOX)
+            self._was_long = elapsed_ns > CALL_TARGET_NS
         if elapsed_ns > SLOW_CALL_NS:
             metrics.slow_calls += 1
             self._report_slow_call(elapsed_ns)

@@ -127,9 +127,10 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             if self._is_closed:
                 return
-            if length <= DIRECT and self._is_idle() and self._write_directly(b"".join(frame)):
-                return
-            if not self._parts:
+            if length <= DIRECT and self._is_idle():
+                if self._write_directly(b"".join(frame)):
+                    return
+            else:
                 self.backlog += length + HEADER.size
                 (self._data if kind >= DATA else self._control).append(frame)
         if not self._is_flush_due:

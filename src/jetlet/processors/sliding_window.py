@@ -52,7 +52,7 @@ PLAIN_TYPES: Final = frozenset({str, bytes, int, bool, NoneType})
 """Keys that can be routed whatever their value is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Frame:
     """A frame, or a part of one, on its way to the second stage, which then owns the table."""
 
@@ -60,6 +60,10 @@ class Frame:
     """Says which processor it is for."""
     end: int
     table: Table
+
+
+_ANYWHERE: Final = PartitionId(0)
+"""Where a frame goes if there is only one place."""
 
 
 def frame_key(frame: Frame) -> PartitionId:
@@ -263,17 +267,20 @@ class SlidingWindowProcessor(BatchProcessor):
     # --- Frames -----------------------------------------------------------------------------
 
     def _frames_upto(self, upto: int) -> Output:
-        for end in sorted(end for end in self._frames if end <= upto):
-            yield from self._frame_out(end)
+        yield from self._frames_out([end for end in self._frames if end <= upto])
         self._done_upto = upto
 
-    def _frame_out(self, end: int) -> Output:
-        table = self._frames.pop(end)
-        partitioner = self._partitioner
-        if partitioner is None:
-            self._check_keys(table)
-            yield [Frame(PartitionId(0), end, table)]
-            return
+    def _frames_out(self, ends: Sequence[int]) -> Output:
+        if self._partitioner is not None:
+            for end in sorted(ends):
+                yield from self._frame_in_parts(end, self._frames.pop(end), self._partitioner)
+        elif ends:
+            frames = [Frame(_ANYWHERE, end, self._frames.pop(end)) for end in sorted(ends)]
+            for frame in frames:
+                self._check_keys(frame.table)
+            yield frames
+
+    def _frame_in_parts(self, end: int, table: Table, partitioner: Partitioner) -> Output:
         entries = iter(table.items())
         while part := dict(islice(entries, SLICE)):
             shares: dict[int, Table] = {}
@@ -426,12 +433,8 @@ class SlidingWindowProcessor(BatchProcessor):
         # What is half emitted leaves before the barrier. So does all that a first stage has: the
         # second one adds up parts of frames anyway.
         if self._emits_frames and self._emitting is None and self._frames:
-            self._emitting = self._all_frames()
+            self._emitting = self._frames_out(list(self._frames))
         return self._emit() and self._saver.save(self.outbox, self._entries)
-
-    def _all_frames(self) -> Output:
-        for end in sorted(self._frames):
-            yield from self._frame_out(end)
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         for end, table in self._frames.items():
