@@ -17,6 +17,7 @@ import random
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.measure import Contest, at_least, at_most, race
@@ -250,9 +251,7 @@ def race_by_hand(engine: EmbeddedEngine, count: int, repeats: int) -> None:
 
 def race_bytewax(engine: EmbeddedEngine, count: int) -> None:
     events = make_events(count, 1000)
-    try:
-        import bytewax
-    except ImportError:
+    if find_spec("bytewax") is None:
         print("  bytewax is not installed: make bench")
         return
     print(f"  {count} events of 1000 keys:")

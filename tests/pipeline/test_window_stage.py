@@ -127,5 +127,5 @@ def test_durations_of_timestamps_are_checked(numbers, argument):
 def test_what_has_no_meaning_per_window_says_what_to_write(timed):
     with pytest.raises(AttributeError, match=r"write \.map\(\.\.\.\) before window"):
         timed.window(windows.tumbling(1)).map(str)
-    with pytest.raises(AttributeError, match="a stage with a window has no 'agregate'$"):
+    with pytest.raises(AttributeError, match=r"a stage with a window has no 'agregate'$"):
         timed.window(windows.tumbling(1)).agregate(agg.counting())

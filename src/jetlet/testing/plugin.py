@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for tests of pipelines.
 
-``engine`` is an embedded engine on a virtual clock, closed when the test has ended; ``virtual_clock``
-is that clock. Nothing is imported before a test asks for one of them.
+``engine`` is an embedded engine on a virtual clock, closed when the test has ended;
+``virtual_clock`` is that clock. Nothing is imported before a test asks for one of them.
 """
 
 from __future__ import annotations
