@@ -23,11 +23,11 @@ def default_collector():
 
 def test_it_is_spared_until_the_last_job_has_ended():
     with spared_collector():
-        assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)
+        assert gc.get_threshold()[0] == YOUNG_OBJECTS
         assert gc.get_freeze_count() > 0
         with spared_collector():
             pass
-        assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)
+        assert gc.get_threshold()[0] == YOUNG_OBJECTS
     assert gc.get_threshold() == (700, 10, 10)
     assert gc.get_freeze_count() == 0
 

@@ -19,8 +19,9 @@ import pytest
 from jetlet import EmbeddedEngine, JobStatus, Pipeline, agg, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, ProcessorSupplier, Vertex, between
 from jetlet.errors import JobCancelledError, JobFailedError, UnpicklableFunctionError
-from jetlet.jobs import coordinator
+from jetlet.jobs import coordinator, session
 from jetlet.jobs.client_delivery import WINDOW
+from jetlet.jobs.session import Session
 from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
 
 pytestmark = pytest.mark.cluster
@@ -293,6 +294,27 @@ def test_classes_and_functions_of_the_submitting_script_stay_themselves(tmp_path
         check=False,
     )
     assert done.stdout == "all is well\n", done.stderr
+
+
+def test_member_that_has_ended_stays_in_touch_until_all_have(engine, monkeypatch):
+    """Who hangs up first makes the others lose what they have not read yet."""
+    broken = []
+    monkeypatch.setattr(Session, "_cut_off", lambda _, member, reason: broken.append(reason))
+    monkeypatch.setattr(session, "GRACE", 0.0)
+
+    class Late(Processor):
+        def complete(self):
+            if self.context.member_index == 1:
+                return True
+            if not hasattr(self, "end"):
+                self.end = time.monotonic() + 0.7
+            return time.monotonic() > self.end
+
+    dag = DAG("late")
+    source = dag.new_vertex("source", Late, 1)
+    dag.edge(between(source, dag.new_vertex("sink", Late, 1)).distributed())
+    run(engine, dag)
+    assert broken == []
 
 
 # --- Refused, or failed ---------------------------------------------------------------------

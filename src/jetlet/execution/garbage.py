@@ -2,35 +2,43 @@
 
 Memory is freed by reference counts; the collector only looks for cycles that these cannot free. It
 looks at the youngest objects after every 700 that were made and not freed, which a pipeline, whose
-batches are many small tuples, does all the time: aggregating sliding windows with it takes about
-twice as long as without it. And from time to time it looks at everything that the process has,
-which stops all threads for a tenth of a second or more where that is a few million objects.
+batches are many small tuples, does all the time: aggregating sliding windows takes nearly twice as
+long with it as without it. And now and then it looks at everything that the process has, which
+stops all threads for a tenth of a second or more where that is a few million objects.
 
 So while a job runs:
 
-- The youngest objects are looked at after every 50,000. Most batches are gone by then. What is
-  postponed is the freeing of cycles, by some megabytes at the most.
+- The youngest objects are looked at after every 10,000. Most batches are gone by then, and a look
+  takes about a millisecond. Those that were left over by five looks take some ten milliseconds, and
+  all objects together are looked at a tenth as often. What is postponed is the freeing of cycles.
 - What was there before the first job, such as modules and the user's data, is left out of the
   search (``gc.freeze``). Cycles among it are found again after the last job.
 
 Both are undone when the last job of the process has ended. Whoever has switched the collector off,
-set a threshold above ours or frozen objects has made a decision, and nothing is changed.
+set a higher threshold or frozen objects has made a decision, and nothing is changed.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG_OBJECTS = 50_000
+YOUNG_OBJECTS = 10_000
 """So many more objects were made than freed before the collector looks at them."""
+MIDDLE_AGE, OLD_AGE = 5, 100
+"""After so many looks at the young ones those in between are due, and after so many of these all.
+
+From Python 3.14 on the old ones are looked at in portions, and these numbers mean other things.
+"""
 
 _lock = threading.Lock()
 _jobs = 0
 _found: tuple[int, int, int] | None = None
 """The thresholds before the first job, if they were changed."""
+_set: tuple[int, int, int] | None = None
 
 
 @contextmanager
@@ -44,17 +52,18 @@ def spared_collector() -> Iterator[None]:
 
 
 def _enter() -> None:
-    global _jobs, _found
+    global _jobs, _found, _set
     with _lock:
         _jobs += 1
-        thresholds = gc.get_threshold()
-        if _jobs > 1 or not gc.isenabled() or not 0 < thresholds[0] < YOUNG_OBJECTS:
+        found = gc.get_threshold()
+        if _jobs > 1 or not gc.isenabled() or not 0 < found[0] < YOUNG_OBJECTS:
             return
         if gc.get_freeze_count():
             return
-        _found = thresholds
+        older = found[1:] if sys.version_info >= (3, 14) else (MIDDLE_AGE, OLD_AGE)
+        _found, _set = found, (YOUNG_OBJECTS, *older)
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
+        gc.set_threshold(*_set)
 
 
 def _leave() -> None:
@@ -63,7 +72,7 @@ def _leave() -> None:
         _jobs -= 1
         if _jobs or _found is None:
             return
-        if gc.get_threshold() == (YOUNG_OBJECTS, *_found[1:]):  # nobody else has set them since
+        if gc.get_threshold() == _set:  # nobody else has changed them since
             gc.set_threshold(*_found)
         _found = None
         gc.unfreeze()

@@ -79,6 +79,8 @@ class RunContext:
 class ExecutionPlan:
     """How many processors and queues a DAG becomes on each member. Print it to see them."""
 
+    queue_class = BoundedQueue
+
     def __init__(
         self,
         dag: DAG,
@@ -246,10 +248,10 @@ class ExecutionPlan:
 
     def _wire(self, edge: Edge) -> Wiring:
         def queues(count: int) -> list[BoundedQueue]:
-            return [BoundedQueue(edge.queue_capacity) for _ in range(count)]
+            return [self.queue_class(edge.queue_capacity) for _ in range(count)]
 
         local = [
-            {index: BoundedQueue(edge.queue_capacity) for index in row}
+            {index: self.queue_class(edge.queue_capacity) for index in row}
             for row in self.connections(edge)
         ]
         if not edge.is_distributed or self.member_count == 1:

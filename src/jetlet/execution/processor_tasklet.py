@@ -127,6 +127,8 @@ class ProcessorTasklet(Tasklet):
         self._saved_id = self._snapshots.started_id
         self._finished_id = self._snapshots.finished_id
         self._has_try_process = type(processor).try_process is not Processor.try_process
+        self.call_target_ns = CALL_TARGET_NS
+        """What the size of the inbox is adapted to; more where nobody waits for an answer."""
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
         self._was_long = False
         """The last batch took longer than it should."""
@@ -186,15 +188,16 @@ class ProcessorTasklet(Tasklet):
             return
         size = self._batch_size
         if size:
-            if elapsed_ns > CALL_TARGET_NS:
+            target = self.call_target_ns
+            if elapsed_ns > target:
                 # The second time in a row in one step to what would have fitted: a slow function
                 # must not need ten calls of halving, each of them too long, to get there. The
                 # first time only by half: it may be that the system had other things to do.
-                fitting = size * CALL_TARGET_NS // (2 * elapsed_ns)
+                fitting = size * target // (2 * elapsed_ns)
                 self._limit = max(1, fitting if self._was_long else size // 2)
-            elif elapsed_ns < CALL_TARGET_NS // 2 and size >= self._limit < MAX_INBOX:
+            elif elapsed_ns < target // 2 and size >= self._limit < MAX_INBOX:
                 self._limit = min(self._limit * 2, MAX_INBOX)
-            self._was_long = elapsed_ns > CALL_TARGET_NS
+            self._was_long = elapsed_ns > target
         if elapsed_ns > SLOW_CALL_NS:
             metrics.slow_calls += 1
             self._report_slow_call(elapsed_ns)

@@ -205,9 +205,9 @@ class Member:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         assert self._control is not None
+        # The connections with the other members stay open until the coordinator hangs up: a peer
+        # may still have to read what was sent, and would lose it when its next write fails.
         self._control.send(FAREWELL, message)
-        if self._hub is not None:
-            self._loop.call_soon_threadsafe(self._hub.close)
 
     # --- Metrics ----------------------------------------------------------------------------
 

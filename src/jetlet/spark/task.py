@@ -19,6 +19,7 @@ from jetlet.core.vertex import Vertex
 from jetlet.errors import JobFailedError
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.processor_tasklet import ProcessorTasklet
+from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.tasklet import Tasklet
 from jetlet.jobs.failure import outcome
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Payloads = Callable[[], Iterable[bytes]]
+
+CALL_TARGET_NS = 10_000_000
+"""Calls of processors may take this long: ten times what is good where latency matters."""
 
 
 class FragmentTask:
@@ -109,7 +113,7 @@ class RunningTask:
         """The rows that the task sends; no thread of it is left when the iterator is closed."""
         spec, output = self._spec, self._output
         self._plug_in(broadcasts)
-        plan = ExecutionPlan(
+        plan = TaskPlan(
             spec.dag,
             member_index=self._index,
             member_count=spec.tasks,
@@ -196,6 +200,39 @@ class RunningTask:
         if spec.frame_source is not None:
             name, form = spec.frame_source
             _supply(dag[name], partial(FrameReader, self._batches, form))
+
+
+class WholeBatchQueue(BoundedQueue):
+    """A queue that, when it is empty, takes a whole batch, however large.
+
+    The batch is in memory anyway. So it need not be cut up, nor its producer wait while a consumer
+    on the same thread works it off bit by bit. What is queued up beyond that is bounded as ever.
+    """
+
+    __slots__ = ()
+
+    def offer(self, batch: Sequence[Any], start: int = 0) -> int:
+        left = len(batch) - start
+        if left <= self.capacity or self._added != self._removed:
+            return super().offer(batch, start)
+        self._entries.append(batch[start:] if start else batch)
+        self._added += left
+        if self.consumer is not None:
+            self.consumer.wake()
+        return left
+
+
+class TaskPlan(ExecutionPlan):
+    """A plan for throughput: nobody waits for single items of a task."""
+
+    queue_class = WholeBatchQueue
+
+    def build(self, run: RunContext) -> list[Tasklet]:
+        tasklets = super().build(run)
+        for tasklet in tasklets:
+            if isinstance(tasklet, ProcessorTasklet):
+                tasklet.call_target_ns = CALL_TARGET_NS
+        return tasklets
 
 
 class _Clients:
