@@ -71,7 +71,7 @@ def until(condition):
 
 
 def threads():
-    return {t.name for t in threading.enumerate() if t.name.startswith("jetlet")}
+    return {t.name for t in threading.enumerate() if _is_ours(t.name)}
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +196,8 @@ def test_code_that_members_cannot_load_fails_the_job_with_the_reason():
         job_with(ProcessLauncher(), 2, dag).join(PROMPT)
     assert not isinstance(e.value, RestartableError)
     assert isinstance(e.value.__cause__, ModuleNotFoundError)
+
+
+def _is_ours(name):
+    """Not the thread that shows a JVM's output: Spark tests in the same process leave it."""
+    return name.startswith("jetlet") and not name.startswith("jetlet-spark")

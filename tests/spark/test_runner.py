@@ -245,7 +245,7 @@ class TestFailure:
         assert error.__context__ is None
         # Those who look for it find the whole; nobody else gets a page of Java.
         by_level = {r.levelno: r for r in caplog.records if r.name.startswith("jetlet")}
-        shown = logging.Formatter().format(by_level[logging.ERROR])
+        shown = logging.Formatter().format(by_level[logging.INFO])
         assert "java" not in shown.replace("java.lang", "java").lower()
         whole = logging.Formatter().format(by_level[logging.DEBUG])
         assert "PythonException" in whole

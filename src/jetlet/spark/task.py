@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 Payloads = Callable[[], Iterable[bytes]]
 
-CALL_TARGET_NS = 10_000_000
-"""Calls of processors may take this long: ten times what is good where latency matters."""
+CALL_TARGET_NS = 50_000_000
+"""Calls of processors may take this long: nobody waits for single items of a task."""
 
 
 class FragmentTask:
@@ -116,7 +116,8 @@ class RunningTask:
         plan = TaskPlan(
             spec.dag,
             member_index=self._index,
-            member_count=spec.tasks,
+            # A DataFrame may have more partitions than we would have made tasks.
+            member_count=max(spec.tasks, self._index + 1),
             partition_count=spec.partition_count,
         )
         service = ExecutionService(1, name="jetlet-task")
