@@ -18,11 +18,17 @@ import pytest
 
 from jetlet import EmbeddedEngine, JobStatus, Pipeline, agg, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, ProcessorSupplier, Vertex, between
-from jetlet.errors import JobCancelledError, JobFailedError, UnpicklableFunctionError
+from jetlet.errors import (
+    InvalidArgumentError,
+    JobCancelledError,
+    JobFailedError,
+    UnpicklableFunctionError,
+)
 from jetlet.jobs import coordinator, session
 from jetlet.jobs.client_delivery import WINDOW
 from jetlet.jobs.session import Session
 from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.testing.clock import ManualClock
 
 pytestmark = pytest.mark.cluster
 
@@ -318,6 +324,11 @@ def test_member_that_has_ended_stays_in_touch_until_all_have(engine, monkeypatch
 
 
 # --- Refused, or failed ---------------------------------------------------------------------
+
+
+def test_clock_of_this_process_is_refused():
+    with pytest.raises(InvalidArgumentError, match="write members=1"):
+        EmbeddedEngine(members=2, clock=ManualClock())
 
 
 def test_function_that_cannot_travel_is_refused_at_submit(engine):

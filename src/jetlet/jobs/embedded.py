@@ -47,6 +47,11 @@ class EmbeddedEngine:
     ) -> None:
         if members < 1:
             raise InvalidArgumentError(f"members must be at least 1, not {members}")
+        if members > 1 and clock is not SYSTEM_CLOCK:
+            raise InvalidArgumentError(
+                f"EmbeddedEngine(members={members}) runs in other processes, which keep their own "
+                f"time: write members=1 with a clock"
+            )
         self._members = members
         self._workers = workers
         self._clock = clock

@@ -147,7 +147,7 @@ class Session:
             secret=self._secret.hex(),
             index=index,
             count=config.count,
-            path=[*sys.path],
+            path=[str(path) for path in sys.path],
             directory=self._directory.name if self._directory is not None else None,
             host=config.host,
             tls=config.tls,

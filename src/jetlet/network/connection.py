@@ -84,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_paused = False
         self._is_flush_due = False
+        self._is_writing = False
         self.raw: socket.socket | None = None
         """The socket, where whoever sends may write to it: not under TLS."""
         self._lock = threading.Lock()
@@ -142,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self.raw is not None
             and self._is_ready
+            and not self._is_writing
             and not self._parts
             and not self._control
             and not self._data
@@ -192,12 +194,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         written = 0
         with self._lock:
-            while not self._is_paused and self._take_frames():
-                if written >= TURN:
-                    # More is written in the next turn of the loop: reading must not wait for it.
-                    self._flush_later()
-                    break
-                written += self._write()
+            # From here on nobody writes directly, and whoever sends does not wait for the lock.
+            self._is_writing = True
+        while not self._is_paused and self._take_frames():
+            if written >= TURN:
+                # More is written in the next turn of the loop: reading must not wait for it.
+                self._flush_later()
+                break
+            written += self._write()
+        with self._lock:
+            self._is_writing = False
             self.bytes_out += written
             self.backlog -= written
             is_done = not self._parts and not self._control and not self._data

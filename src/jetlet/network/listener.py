@@ -74,7 +74,9 @@ class Listener:
         self._tls = tls
         self._arrivals: deque[_Arrival] = deque()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._accept())
+        self._tokens, self._last = float(BURST), self._loop.time()
+        self._resting: asyncio.TimerHandle | None = None
+        self._listen()
 
     @classmethod
     def open(
@@ -94,22 +96,31 @@ class Listener:
             listening = _unix_socket(directory)
         return cls(listening or _tcp_socket(host), make, tls)
 
-    async def _accept(self) -> None:
-        tokens, last = float(BURST), self._loop.time()
-        while True:
-            try:
-                raw, _ = await self._loop.sock_accept(self._socket)
-            except OSError as error:  # such as too many open files
-                logger.warning("cannot take a connection: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            self.accepted += 1
-            self._admit(raw)
-            now = self._loop.time()
-            tokens = min(float(BURST), tokens + (now - last) * RATE) - 1
-            last = now
-            # Also without a need to wait: one connection per turn of the loop, whoever knocks.
-            await asyncio.sleep(max(0.0, -tokens / RATE))
+    def _accept(self) -> None:
+        """Take one connection per turn of the loop, whoever knocks."""
+        try:
+            raw, _ = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # such as too many open files
+            logger.warning("cannot take a connection: %s", error)
+            self._rest(0.1)
+            return
+        raw.setblocking(False)
+        self.accepted += 1
+        self._admit(raw)
+        now = self._loop.time()
+        self._tokens = min(float(BURST), self._tokens + (now - self._last) * RATE) - 1
+        self._last = now
+        if self._tokens < 0:
+            self._rest(-self._tokens / RATE)
+
+    def _rest(self, seconds: float) -> None:
+        self._loop.remove_reader(self._socket)
+        self._resting = self._loop.call_later(seconds, self._listen)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
 
     def _admit(self, raw: socket.socket) -> None:
         arrivals = self._arrivals
@@ -159,10 +170,11 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections and drop those that have not proved anything."""
-        if self._task.cancelled() or self._socket.fileno() < 0:
+        if self._socket.fileno() < 0:
             return
-        self._task.cancel()
-        self._loop.remove_reader(self._socket.fileno())
+        if self._resting is not None:
+            self._resting.cancel()
+        self._loop.remove_reader(self._socket)
         self._socket.close()
         kind, _, path = self.address.partition(":")
         if kind == "unix":
