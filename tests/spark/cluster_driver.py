@@ -1,9 +1,9 @@
 """A driver on a Spark cluster, for tests: ``cluster_driver.py CLUSTER DIRECTORY SCENARIO...``.
 
-CLUSTER is ``local-cluster``, ``standalone`` (a master and two workers) or ``connect`` (a Spark Connect
-server); the last two are started here and stopped again. A process of its own, because a process has one Spark session at a
-time. What each scenario returns is printed as a line of JSON: its name and the result. DIRECTORY is
-where scenarios leave marks for each other and for the test.
+CLUSTER is ``local-cluster``, ``standalone`` (a master and two workers) or ``connect`` (a Spark
+Connect server); the last two are started here and stopped again. A process of its own, because a
+process has one Spark session at a time. What each scenario returns is printed as a line of JSON:
+its name and the result. DIRECTORY is where scenarios leave marks for each other and for the test.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class JobMetrics(Mapping[str, VertexMetrics]):
             name: VertexMetrics.merge(name, group) for name, group in by_vertex.items()
         }
         self.edges = tuple(edges)
-        """Per end of a network edge: items, bytes, packets, window, blocked calls."""
+        """Per end of a network edge: its member, peer and direction; items, bytes and packets; the
+        receive window, what is in flight (bytes), and the time it was held back."""
         self.workers = tuple(workers)
         """Per worker: its name, share of time asleep, tasklets, tasklets taken and given away."""
 

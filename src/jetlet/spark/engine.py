@@ -262,6 +262,6 @@ def _remote_parallelism(spark: SparkSession) -> int:
     """What Spark calls its default parallelism, where it cannot be asked for it."""
     from pyspark.sql import functions
 
-    highest = functions.max(functions.spark_partition_id())
-    row = spark.range(1 << 16).select(highest.alias("highest")).first()
+    numbers = spark.range(1 << 16).select(functions.spark_partition_id().alias("number"))
+    row = numbers.agg(functions.max("number").alias("highest")).first()
     return 1 if row is None else int(row["highest"]) + 1
