@@ -19,7 +19,7 @@ def _read_all(source, target=1):
     items = []
     for split in splits:
         for batch in there.read(pickle.loads(pickle.dumps(split))):
-            assert type(batch) is list
+            assert type(batch) in (list, tuple, range)
             assert 0 < len(batch) <= BATCH_SIZE
             items.extend(batch)
     return items
@@ -98,3 +98,66 @@ def memory_url():
     yield "memory://data"
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
+
+
+# --- Servers --------------------------------------------------------------------------------
+
+
+class KafkaCluster:
+    """A cluster that librdkafka plays, reached over TCP. Each topic has four partitions."""
+
+    def __init__(self):
+        from confluent_kafka import Producer
+
+        self._host = Producer(
+            {"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0}
+        )
+        brokers = self._host.list_topics(timeout=10).brokers.values()
+        self.servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        self._topics = 0
+
+    def topic(self):
+        """A new topic."""
+        self._topics += 1
+        name = f"topic-{self._topics}"
+        while not self._producer.list_topics(name, timeout=10).topics[name].partitions:
+            pass
+        return name
+
+    def send(self, topic, partition, values, *, timestamps=None, **options):
+        for i, value in enumerate(values):
+            at = timestamps[i] if timestamps is not None else 0
+            self._producer.produce(topic, value, partition=partition, timestamp=at, **options)
+        assert self._producer.flush(10) == 0
+
+    def consumer(self, **options):
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+                "log_level": 0,
+                **options,
+            }
+        )
+
+    def read(self, topic, count):
+        """So many messages of a topic."""
+        from confluent_kafka import TopicPartition
+
+        consumer = self.consumer()
+        consumer.assign([TopicPartition(topic, i, 0) for i in range(4)])
+        found = consumer.consume(count, timeout=10)
+        consumer.close()
+        assert len(found) == count
+        assert all(message.error() is None for message in found)
+        return found
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    return KafkaCluster()

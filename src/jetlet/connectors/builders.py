@@ -53,7 +53,7 @@ class BuiltBatchSource(BatchSource[T]):
             return list(self._splits(target))
         return list(self._splits)
 
-    def read(self, split: Any) -> Iterator[list[T]]:
+    def read(self, split: Any) -> Iterator[Sequence[T]]:
         found = self._read_fn(split)
         if not isinstance(found, Iterable):
             raise ProcessorContractError(
@@ -75,13 +75,18 @@ class BuiltBatchSource(BatchSource[T]):
                     close()
 
 
-def _resized(batch: Sequence[T]) -> Iterator[list[T]]:
-    if len(batch) <= BATCH_SIZE:
-        if batch:
-            yield batch if type(batch) is list else list(batch)
-    else:
+_PLAIN = (list, tuple, range)
+"""What goes through the engine as it is; a sequence of another kind may be dear to slice."""
+
+
+def _resized(batch: Sequence[T]) -> Iterator[Sequence[T]]:
+    if type(batch) not in _PLAIN:
+        batch = list(batch)
+    if len(batch) > BATCH_SIZE:
         for i in range(0, len(batch), BATCH_SIZE):
-            yield list(batch[i : i + BATCH_SIZE])
+            yield batch[i : i + BATCH_SIZE]
+    elif batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)

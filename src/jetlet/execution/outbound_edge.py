@@ -28,10 +28,12 @@ class Target(Protocol):
 class OutboundEdge(ABC):
     """The output of one processor over one edge. Used by the producer's thread."""
 
-    __slots__ = ("_pending", "emitted", "targets")
+    __slots__ = ("_pending", "emitted", "has_moved", "targets")
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
+        self.has_moved = False
+        """True if the last flush got anything out."""
         self.emitted = 0
         """User items put so far."""
         self._pending: list[tuple[int, Any, int]] = []
@@ -61,6 +63,7 @@ class OutboundEdge(ABC):
 
     def flush(self) -> bool:
         """Go on with what is left; true if nothing is left any more."""
+        self.has_moved = False
         if self._pending:
             before = self._pending
             self._pending = []
@@ -71,21 +74,22 @@ class OutboundEdge(ABC):
     def _resume(self, index: int, load: Any, start: int) -> None:
         target = self.targets[index]
         if isinstance(load, SpecialItem):
-            if not target.offer_special(load):
+            if target.offer_special(load):
+                self.has_moved = True
+            else:
                 self._pending.append((index, load, 0))
             return
-        position = start + target.offer(load, start)
-        if position < len(load):
-            self._pending.append((index, load, position))
+        accepted = target.offer(load, start)
+        if accepted:
+            self.has_moved = True
+            start += accepted
+        if start < len(load):
+            self._pending.append((index, load, start))
 
     @property
     def is_clear(self) -> bool:
         """True if nothing waits to be flushed."""
         return not self._pending
-
-    def backlog(self) -> int:
-        """A number that changes when ``flush`` gets anything out."""
-        return sum(1 if isinstance(b, SpecialItem) else len(b) - at for _, b, at in self._pending)
 
 
 class SingleTargetEdge(OutboundEdge):
@@ -127,9 +131,12 @@ class UnicastEdge(OutboundEdge):
         for _ in self.targets:
             index = self._next
             self._next = (index + 1) % len(self.targets)
-            start += self.targets[index].offer(batch, start)
-            if start == len(batch):
-                return
+            accepted = self.targets[index].offer(batch, start)
+            if accepted:
+                self.has_moved = True
+                start += accepted
+                if start == len(batch):
+                    return
         self._pending.append((self._next, batch, start))
 
     def _resume(self, index: int, load: Any, start: int) -> None:
@@ -172,7 +179,7 @@ class BroadcastEdge(OutboundEdge):
 
 
 def _key_failed(partitioner: Partitioner, batch: Sequence[Any]) -> ItemFailedError:
-    return ItemFailedError(batch[partitioner.failed_index or 0], partitioner.name)
+    return ItemFailedError(partitioner.failed_item(batch), partitioner.name)
 
 
 class FanoutEdge(OutboundEdge):

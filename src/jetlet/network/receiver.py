@@ -54,11 +54,9 @@ class Lane:
         if outbound is None:
             return False
         if not self._is_settled:
-            before = outbound.backlog()
             if outbound.flush():
                 self._settle()
-                return True
-            return outbound.backlog() != before
+            return outbound.has_moved
         if not self.packets:
             return False
         # In this order: whoever looks in between must not take the lane for starved.

@@ -39,8 +39,8 @@ class BatchSource(ABC, Generic[T]):
         """
 
     @abstractmethod
-    def read(self, split: Any) -> Iterator[list[T]]:
-        """Yield the split's items, in order, as non-empty lists of at most ``BATCH_SIZE`` items.
+    def read(self, split: Any) -> Iterator[Sequence[T]]:
+        """Yield the split's items, in order, in batches (lists, say) of one to ``BATCH_SIZE`` items.
 
         A reader that stops early closes the iterator (``GeneratorExit`` in a generator).
         """

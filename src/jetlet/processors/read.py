@@ -37,8 +37,8 @@ class ReadProcessor(Processor):
         self._splits = splits
         self._data_ordinals = data_ordinals
         self._mine: Iterator[Any] = iter(())
-        self._batches: Iterator[list[Any]] = iter(())
-        self._batch: list[Any] | None = None
+        self._batches: Iterator[Sequence[Any]] = iter(())
+        self._batch: Sequence[Any] | None = None
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
