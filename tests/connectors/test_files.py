@@ -116,3 +116,11 @@ def test_names_tell_what_is_read():
     assert sources.json_lines("x.jsonl").name == "json-lines-source(x.jsonl)"
     assert sources.text("ftp://me:secret@host/x").name == "text-source(ftp://host/x)"
     assert sources.text("x", name="lines").name == "lines"
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 7])
+def test_every_reader_gets_as_many_splits_as_the_others(tmp_path, readers):
+    with (tmp_path / "big.txt").open("wb") as file:
+        file.truncate(100_000_007)
+    splits = sources.text(tmp_path / "big.txt").splits(readers)
+    assert len(splits) % readers == 0 and len(splits) > readers

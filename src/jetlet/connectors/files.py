@@ -221,7 +221,9 @@ def _is_hidden(name: str) -> bool:
 
 def _split_size(files: list[FileInfo], target: int) -> int:
     total = sum(file.size or 0 for file in files)
-    return min(max(total // (max(target, 1) * SPLITS_PER_READER), MIN_SPLIT), MAX_SPLIT)
+    # Rounded up: a remainder would be a split more, and one reader would have it to read alone.
+    size = -(-total // (max(target, 1) * SPLITS_PER_READER))
+    return min(max(size, MIN_SPLIT), MAX_SPLIT)
 
 
 def _cut(file: FileInfo, split_size: int | None) -> list[FileSplit]:
