@@ -184,10 +184,8 @@ class EdgeOutbox:
             clear = True
             for edge in self._edges if self._snapshot is None else (*self._edges, self._snapshot):
                 if not edge.is_clear:
-                    backlog = edge.backlog()
-                    cleared = edge.flush()
-                    clear &= cleared
-                    if cleared or edge.backlog() != backlog:
+                    clear &= edge.flush()
+                    if edge.has_moved:
                         self.made_progress = True
             self.is_blocked = not clear
         if self.has_buffered:
