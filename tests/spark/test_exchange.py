@@ -19,11 +19,13 @@ from jetlet.spark.exchange import (
     CHUNK_BYTES,
     FLUSH_ROWS,
     MAX_WAITING,
+    METRICS,
     SEQUENCE_BITS,
     BroadcastReader,
     Chunks,
     ExchangeReader,
     ExchangeWriter,
+    FrameOutput,
     OutputPort,
     RowStream,
     TaskOutput,
@@ -93,6 +95,15 @@ class TestTaskOutput:
         woken.clear()
         next(batches)
         assert not woken.is_set()
+
+    def test_a_frame_alone_has_its_columns_and_nothing_else(self):
+        items = pa.array([{"n": 1, "s": "a"}, {"n": 2, "s": None}])
+        output = FrameOutput(3, {7: items.type})
+        output.add(METRICS, 0, b"dropped")
+        output.add_frame(7, items)
+        output.close()
+        (batch,) = output.batches()
+        assert batch.to_pylist() == items.to_pylist()
 
     def test_rows_of_a_frame_have_columns_of_their_own(self):
         kind = pa.struct([("n", pa.int64())])

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
-from jetlet.spark.failure import MAX_CAUSE, RemoteError, TaskFailure, explain, unpack
+from jetlet.errors import JobCancelledError, JobFailedError, RemoteError, RestartableError
+from jetlet.spark.failure import MAX_CAUSE, TaskFailure, explain, unpack
 
 RUN = "0123456789ab"
 

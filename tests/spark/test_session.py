@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -21,15 +20,13 @@ from jetlet.spark.gateway import SparkStartError, spark_home
 from jetlet.spark.java import Java, find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 spark = pytest.mark.spark
 slow = pytest.mark.slow
 
 #: A start of Spark takes a few seconds, or a minute where others use the machine too.
 pytestmark = pytest.mark.timeout(300)
-
-SUBMIT = spark_home() / "bin" / "spark-submit"
 
 
 def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
@@ -246,6 +243,8 @@ found["kept"] = "spark.my.flag" in dict(spark.sparkContext.getConf().getAll())
 print("--- killed", file=sys.stderr, flush=True)
 os.kill(jvm, 9)
 module._jvm.process.wait()
+import gc
+gc.collect()  # objects whose other half was in that JVM
 again.stop()
 
 os.environ.pop("JAVA_HOME", None)
@@ -365,107 +364,3 @@ def test_a_session_that_nobody_stops_ends_with_the_process_and_in_silence(
     assert not Path(first["directory"]).exists()
     _, _, shown = first["err"].partition("--- not stopped\n")
     assert shown == ""
-
-
-@spark
-@slow
-def test_under_spark_submit_its_jvm_and_its_settings_are_used(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent("""
-        import json
-        from jetlet.spark import session as module
-
-        with module.start_session(conf={"spark.sql.session.timeZone": "UTC"}) as started:
-            def same(batches):
-                yield from batches
-            rows = started.session.range(10).mapInArrow(same, "id long").collect()
-            conf = dict(started.session.sparkContext.getConf().getAll())
-            print(json.dumps({"rows": len(rows), "conf": conf, "jvm": module._jvm is not None}))
-        """)
-    )
-    done = subprocess.run(
-        [
-            *(SUBMIT, "--master", "local[1]", "--name", "mine"),
-            *("--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0", program),
-        ],
-        env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    found = findings(done)
-    assert found["rows"] == 10
-    assert not found["jvm"]
-    assert found["conf"]["spark.master"] == "local[1]"
-    assert found["conf"]["spark.app.name"] == "mine"
-    assert found["conf"]["spark.ui.enabled"] == "true"
-    assert found["conf"]["spark.sql.session.timeZone"] == "UTC"
-    assert found["conf"]["spark.python.task.killTimeout"] == "200ms"
-
-
-@pytest.fixture
-def connect_server(tmp_path: Path) -> Iterator[int]:
-    """The port of a Spark Connect server."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with subprocess.Popen(
-        [
-            *(SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false"),
-            *("--conf", f"spark.connect.grpc.binding.port={port}"),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            "spark-internal",
-        ],
-        env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        deadline = time.monotonic() + 200
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        yield port
-        server.terminate()
-
-
-@spark
-@slow
-def test_a_session_over_connect_needs_no_java(connect_server: int, tmp_path: Path) -> None:
-    done = run(
-        """
-        import json, sys
-        from jetlet.spark.session import active_session, start_session
-
-        def same(batches):
-            yield from batches
-
-        with start_session(sys.argv[1], conf={"spark.sql.session.timeZone": "UTC"}) as started:
-            spark = started.session
-            rows = spark.range(10).selectExpr("cast(id % 3 as int) p").repartitionById(3, "p")
-            found = {"rows": rows.mapInArrow(same, "p int").count()}
-            keys = ["session.timeZone", "adaptive.optimizer.excludedRules"]
-            found["conf"] = [spark.conf.get("spark.sql." + key) for key in keys]
-            found["active"] = active_session() is not None
-        found["after"] = active_session() is None
-        print(json.dumps(found))
-        """,
-        tmp_path,
-        f"sc://127.0.0.1:{connect_server}",
-        PATH="/nowhere",
-        JAVA_HOME="/nowhere",
-    )
-    found = findings(done)
-    assert found["rows"] == 10
-    rules = "spark.sql.adaptive.optimizer.excludedRules"
-    assert found["conf"] == ["UTC", module.PLAN_SETTINGS[rules]]
-    assert found["active"]
-    assert found["after"]
-    assert done.stderr == ""

@@ -13,6 +13,7 @@ from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.snapshot_context import NONE
+from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.embedded import Plannable
 from jetlet.jobs.job import Job
@@ -213,6 +214,10 @@ def _plan(what: object) -> DAG:
 def _check_bounded(dag: DAG) -> None:
     """Refuse streams, which no batch job would ever come to the end of."""
     for vertex in dag:
+        if isinstance(vertex.supplier, TaskletSupplier):
+            raise UnsupportedFeatureError(
+                f"{dag.name!r} has tasks, which Spark cannot run: submit it to an EmbeddedEngine"
+            )
         if isinstance(vertex.supplier, StreamReadSupplier):
             raise UnsupportedFeatureError(
                 f"{vertex.name!r} is a stream, and a job on Spark has to end: write "

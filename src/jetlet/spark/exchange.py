@@ -169,6 +169,23 @@ class TaskOutput:
         self._batches.put(pa.RecordBatch.from_arrays(columns, names=names))
 
 
+class FrameOutput(TaskOutput):
+    """The same where the rows are those of one DataFrame: its columns and nothing else.
+
+    Messages to the driver are dropped, so it is for tasks that have none but their counters, which
+    come over the accumulator as well.
+    """
+
+    def add(self, channel: int, target: int, payload: bytes) -> None:
+        pass
+
+    def add_frame(self, channel: int, items: pa.StructArray) -> None:
+        import pyarrow as pa
+
+        names = [field.name for field in items.type]
+        self._batches.put(pa.RecordBatch.from_arrays(items.flatten(), names=names))
+
+
 def frame_column(channel: int) -> str:
     """The column that holds the items of a sink which makes a DataFrame of them."""
     return f"frame{channel}"
@@ -257,8 +274,7 @@ class ExchangeWriter(Processor):
             else:
                 shares = partitioner.route(batch, self._owners, self._targets)  # type: ignore[assignment]
         except Exception as error:
-            item = batch[partitioner.failed_index or 0]
-            raise ItemFailedError(item, "partitioning") from error
+            raise ItemFailedError(partitioner.failed_item(batch), "partitioning") from error
         for target, share in enumerate(shares):
             if share:
                 self._append(target, share)

@@ -14,17 +14,13 @@ import traceback
 import zlib
 from dataclasses import dataclass
 
-from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
+from jetlet.errors import JobCancelledError, JobFailedError, RemoteError, RestartableError
 from jetlet.jobs.failure import cause_of
 from jetlet.spark.shipping import cloud_dumps
 
 MAX_CAUSE = 16 * 1024
 """A pickled exception that is larger stays where it is; its text comes along anyway."""
 MAX_TRACEBACK = 16 * 1024
-
-
-class RemoteError(Exception):
-    """An error of a class that could not be brought back; its text is that of the original."""
 
 
 class TaskFailure(Exception):

@@ -52,6 +52,8 @@ class FragmentSpec:
     """Channel of each vertex that sends items to the driver."""
     frame_sinks: dict[str, tuple[int, pa.StructType]]
     """Channel and columns of each vertex whose items become a DataFrame."""
+    is_frame: bool = False
+    """Nothing leaves the fragment but the items of its one sink, as rows of a DataFrame."""
     frame_source: tuple[str, str] | None = None
     """The vertex whose items are the rows of a DataFrame, if there is one, and their form."""
 
@@ -76,6 +78,7 @@ def make_spec(
     splits: Mapping[str, Sequence[bytes]],
     clients: Mapping[str, int],
     frame_sinks: Mapping[str, tuple[int, pa.StructType]],
+    is_frame: bool = False,
 ) -> FragmentSpec:
     """The fragment of ``dag`` as its tasks need it; ``splits`` are pickled, by source."""
     inner = DAG(dag.name)
@@ -127,6 +130,7 @@ def make_spec(
         outputs=outputs,
         clients={v.name: clients[v.name] for v in copies if v.name in clients},
         frame_sinks={v.name: frame_sinks[v.name] for v in copies if v.name in frame_sinks},
+        is_frame=is_frame,
         frame_source=next(((v.name, source.items) for v, source in frames if source), None),
     )
 

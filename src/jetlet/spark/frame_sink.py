@@ -171,13 +171,15 @@ class FrameRows:
         """The items; raises `BadRecordError` if one does not fit."""
         import pyarrow as pa
 
-        rows = [self.row(item) for item in items]
+        rows = self.rows(items)
         arrays = []
         for i, field in enumerate(self._fields):
             values = [row[i] for row in rows]
             convert = self._converters[i]
             try:
-                if convert is not None:
+                # Whole batches mostly have what it takes: nothing is done for each item then.
+                are_ints = convert is index and set(map(type, values)) == {int}
+                if convert is not None and not are_ints:
                     values = [None if v is None else convert(v) for v in values]
                 array = pa.array(values, field.type)
             except (pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError) as e:
@@ -189,6 +191,11 @@ class FrameRows:
                 raise BadRecordError(f"column {field.name!r} takes no null, and the item has it")
             arrays.append(array)
         return pa.StructArray.from_arrays(arrays, fields=self._fields)
+
+    def rows(self, items: Sequence[Any]) -> Sequence[Row]:
+        if set(map(type, items)) == {tuple} and set(map(len, items)) == {len(self._names)}:
+            return items
+        return [self.row(item) for item in items]
 
     def row(self, item: Any) -> Row:
         kind = type(item)

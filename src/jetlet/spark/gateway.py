@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import fcntl
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -153,6 +154,7 @@ class Jvm:
         with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
             gateway = launch_gateway()  # type: ignore[no-untyped-call]
         gateway.proc = self.process
+        logging.getLogger().addFilter(_is_not_told_anyway)
         SparkContext._ensure_initialized(gateway=gateway)
 
     def show_output(self) -> None:
@@ -332,6 +334,18 @@ class _Workspace:
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
+
+
+def _is_not_told_anyway(record: logging.LogRecord) -> bool:
+    """False for what py4j writes to the root logger before it raises it.
+
+    Nobody catches that where Python collects objects whose other half was in a JVM that has died:
+    it would be a page for each of them.
+    """
+    return record.msg not in {
+        "Exception while sending command.",
+        "KeyboardInterrupt while sending command.",
+    }
 
 
 def _tail(log: Path) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jetlet.metrics.job_metrics import JobMetrics
@@ -88,12 +88,14 @@ class JobProgress:
                     values.pop(key, None)
 
     def metrics(self) -> JobMetrics:
-        """Counters by vertex, of the tasks that have ended."""
+        """Counters by vertex, of the tasks that have ended; and the stages."""
         with self._lock:
             known = self._known()
         order = {v.name: i for i, f in enumerate(self._fragments) for v in f.vertices}
         rows = [row for _, counters in sorted(known.items()) for row in counters]
-        return JobMetrics(sorted(rows, key=lambda row: order.get(row[0], 0)))
+        metrics = JobMetrics(sorted(rows, key=lambda row: order.get(row[0], 0)))
+        metrics.stages = tuple(map(asdict, self.fragments()))
+        return metrics
 
     def fragments(self) -> list[FragmentProgress]:
         """The fragments in the order in which they run."""

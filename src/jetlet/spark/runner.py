@@ -256,6 +256,7 @@ class SparkRunner:
                 name: (self._frame_channels[name], arrow_columns(self._frame_schemas[name]))
                 for name in names
             },
+            is_frame=self._is_frame(fragment),
         )
         broadcasts = {
             x.channel: self._broadcasts[x.channel] for x in fragment.inputs if x.is_broadcast
@@ -263,8 +264,16 @@ class SparkRunner:
         task = FragmentTask(
             (run.job_name, run.id), dumps(spec), fragment.name, broadcasts, self._accumulator
         )
+        if self._is_frame(fragment):
+            return frame.mapInArrow(task, self._frame_schemas[names[0]])
         schemas = {self._frame_channels[name]: self._frame_schemas[name] for name in names}
         return frame.mapInArrow(task, _schema(schemas))
+
+    def _is_frame(self, fragment: Fragment) -> bool:
+        """True if nothing leaves the fragment but items for Spark to write, and its counters."""
+        sinks = sum(v in self._sinks for v in fragment.vertices)
+        is_last = sinks == 1 and not fragment.outputs
+        return is_last and self._accumulator is not None and not self._has_reports(fragment)
 
     def _shuffle(self, fragment: Fragment, rows: dict[Fragment, DataFrame]) -> DataFrame:
         """All that is for a fragment, each row with the task it is for."""
@@ -391,9 +400,12 @@ class SparkRunner:
                 sink = self._sinks.get(vertex)
                 if sink is None:
                     continue
-                channel = self._frame_channels[vertex.name]
                 self._start_job(run, fragment.name)
-                items = frame.filter(f"channel = {channel}").select(f"{frame_column(channel)}.*")
+                items = frame
+                if not self._is_frame(fragment):
+                    channel = self._frame_channels[vertex.name]
+                    items = frame.filter(f"channel = {channel}")
+                    items = items.select(f"{frame_column(channel)}.*")
                 try:
                     sink.write(items)
                 except Exception as error:

@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import signal
 import site
 import subprocess
 import sys
@@ -47,7 +48,7 @@ from jetlet.spark.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -274,7 +275,21 @@ def _build(master: str | None, app_name: str | None, users: Mapping[str, str]) -
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _own_interrupt():
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Whoever handles Ctrl-C in a way of their own goes on doing so: PySpark puts its own in place.
+
+    Python's default gives way to it, because it also stops the jobs that users run by themselves.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and before not in {signal.default_int_handler, signal.SIG_DFL, None}:
+        signal.signal(signal.SIGINT, before)
 
 
 def _choose_python(users: Mapping[str, str]) -> None:

@@ -16,33 +16,34 @@ from jetlet.spark.fragments import Exchange, Fragment
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: the vertices that run in its tasks, and a title that tells what it reads."""
+    """One stage: what it reads of others, and the vertices that run in each of its tasks."""
 
     name: str
+    reads: Sequence[str]
     vertices: Sequence[str]
 
 
 def stages_of(dag: DAG) -> list[Stage]:
     """The stages in the order in which they run."""
-    return [Stage(_title(f), [v.name for v in f.vertices]) for f in fragments_of(dag)]
+    return [
+        Stage(_name(f), [_described(x) for x in f.inputs], [v.name for v in f.vertices])
+        for f in fragments_of(dag)
+    ]
 
 
-def _title(fragment: Fragment) -> str:
-    title = f"stage {fragment.index}"
-    if fragment.is_single:
-        title += ", a single task"
-    reads = [_described(exchange) for exchange in fragment.inputs]
-    return f"{title}; {'; '.join(reads)}" if reads else title
+def _name(fragment: Fragment) -> str:
+    name = f"stage {fragment.index}"
+    return f"{name}, a single task" if fragment.is_single else name
 
 
 def _described(exchange: Exchange) -> str:
     """How the items of one edge get there."""
     edge = exchange.edge
-    origin = f"of {edge.source.name!r} from stage {exchange.source.index}"
+    items = f"items of {edge.source.name} from stage {exchange.source.index}"
     if exchange.is_broadcast:
-        return f"all items {origin} are broadcast to each task"
-    if exchange.dest.is_single:
-        return f"items {origin} are shuffled into its task"
-    if edge.routing is Routing.PARTITIONED and edge.key_fn is not one_key:
-        return f"items {origin} are shuffled by key"
-    return f"items {origin} are shuffled"
+        return f"all {items}, broadcast to each task"
+    if exchange.dest.is_single or edge.routing is not Routing.PARTITIONED:
+        return f"{items}, shuffled"
+    if edge.key_fn is one_key:
+        return f"{items}, shuffled into one task"
+    return f"{items}, shuffled by key"

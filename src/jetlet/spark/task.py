@@ -19,7 +19,6 @@ from jetlet.core.vertex import Vertex
 from jetlet.errors import JobFailedError
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.processor_tasklet import ProcessorTasklet
-from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.tasklet import Tasklet
 from jetlet.jobs.failure import outcome
@@ -30,6 +29,7 @@ from jetlet.spark.exchange import (
     Chunks,
     ExchangeReader,
     ExchangeWriter,
+    FrameOutput,
     RowStream,
     TaskOutput,
     dump,
@@ -103,7 +103,8 @@ class RunningTask:
         self._batches = batches
         self._index = index
         self._attempt = attempt
-        self._output = TaskOutput(index, dict(spec.frame_sinks.values()))
+        output = FrameOutput if spec.is_frame else TaskOutput
+        self._output = output(index, dict(spec.frame_sinks.values()))
         self._clients = _Clients(spec.clients, self._output)
         self._metrics: list[tuple[str, dict[str, Any]]] = []
 
@@ -203,30 +204,8 @@ class RunningTask:
             _supply(dag[name], partial(FrameReader, self._batches, form))
 
 
-class WholeBatchQueue(BoundedQueue):
-    """A queue that, when it is empty, takes a whole batch, however large.
-
-    The batch is in memory anyway. So it need not be cut up, nor its producer wait while a consumer
-    on the same thread works it off bit by bit. What is queued up beyond that is bounded as ever.
-    """
-
-    __slots__ = ()
-
-    def offer(self, batch: Sequence[Any], start: int = 0) -> int:
-        left = len(batch) - start
-        if left <= self.capacity or self._added != self._removed:
-            return super().offer(batch, start)
-        self._entries.append(batch[start:] if start else batch)
-        self._added += left
-        if self.consumer is not None:
-            self.consumer.wake()
-        return left
-
-
 class TaskPlan(ExecutionPlan):
     """A plan for throughput: nobody waits for single items of a task."""
-
-    queue_class = WholeBatchQueue
 
     def build(self, run: RunContext) -> list[Tasklet]:
         tasklets = super().build(run)

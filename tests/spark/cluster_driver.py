@@ -1,0 +1,362 @@
+"""A driver on a Spark cluster, for tests: ``cluster_driver.py CLUSTER DIRECTORY SCENARIO...``.
+
+CLUSTER is one of ``CLUSTERS`` below; it is started here and stopped again. It is a process of its
+own, because a process has one Spark session at a time. What each scenario returns is printed as a
+line of JSON: its name and the result. The last line is ``left``: the commands of processes that
+outlive the cluster. DIRECTORY is where scenarios leave marks for each other and for the test; the
+driver can import modules that are there, and its executors cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clusters import connect_server, local_cluster, standalone
+
+from jetlet import Pipeline, SparkEngine, agg, sinks, sources, whole_item
+
+CLUSTERS: dict[str, Any] = {
+    "local-cluster": local_cluster,
+    "standalone": standalone,
+    "connect": connect_server,
+}
+MARK = "JETLET_TEST_CLUSTER"
+"""Environment variable that all processes of one cluster have."""
+PATIENCE = 200
+"""Seconds for a job, where others use the machine too."""
+CONFIG: dict[str, dict[str, object]] = {
+    "standalone": {
+        "spark.ui.enabled": True,
+        "spark.ui.port": 0,
+        # A task that takes longer than the other one is run a second time beside it.
+        "spark.speculation": True,
+        "spark.speculation.quantile": 0.5,
+    }
+}
+
+WORDS = [f"w{n * n % 97}" for n in range(5000)]
+ORDERS = [(n % 40, n) for n in range(1000)]
+CUSTOMERS = [(n, f"name {n}") for n in range(50)]
+
+Scenario = Callable[[SparkEngine, Path], Any]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(function: Scenario) -> Scenario:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def count_words(engine: SparkEngine, before: Any = whole_item, after: Any = whole_item) -> Any:
+    p = Pipeline("words")
+    out = sinks.collect()
+    stage = p.read_from(sources.items(WORDS)).map(before).grouping_key(whole_item)
+    stage.aggregate(agg.counting()).map(after).write_to(out)
+    engine.submit(p).join(PATIENCE)
+    return sorted(out.items)
+
+
+@scenario
+def words(engine: SparkEngine, directory: Path) -> Any:
+    return count_words(engine)
+
+
+@scenario
+def join(engine: SparkEngine, directory: Path) -> Any:
+    p = Pipeline("join")
+    out = sinks.collect()
+    first = lambda pair: pair[0]
+    orders = p.read_from(sources.items(ORDERS)).grouping_key(first)
+    customers = p.read_from(sources.items(CUSTOMERS)).grouping_key(first)
+    joined = orders.aggregate2(agg.counting(), customers, agg.to_list())
+    joined.write_to(out)
+    engine.submit(p).join(PATIENCE)
+    return sorted(out.items)
+
+
+async def enrich(item: int) -> tuple[int, int]:
+    await asyncio.sleep(0.005)
+    return item, item * item
+
+
+@scenario
+def enrichment(engine: SparkEngine, directory: Path) -> Any:
+    p = Pipeline("async")
+    out = sinks.collect()
+    p.read_from(sources.items(range(1000))).map_async(enrich).write_to(out)
+    engine.submit(p).join(PATIENCE)
+    return sorted(out.items)
+
+
+@scenario
+def files(engine: SparkEngine, directory: Path) -> Any:
+    """Each task writes files; a directory of this machine is shared by all executors here."""
+    p = Pipeline("files")
+    target = directory / "files"
+    p.read_from(sources.items(range(100))).rebalance().write_to(sinks.json_lines(target))
+    engine.submit(p).join(PATIENCE)
+    return read_numbers(target)
+
+
+@scenario
+def module(engine: SparkEngine, directory: Path) -> Any:
+    """Functions of a module that executors do not have, on executors that have no Jetlet."""
+    import module_of_the_user  # type: ignore[import-not-found]
+
+    p = Pipeline("module")
+    out = sinks.collect()
+    p.read_from(sources.items(range(5))).map(module_of_the_user.point).write_to(out)
+    engine.submit(p).join(PATIENCE)
+    assert all(type(item) is module_of_the_user.Point for item in out.items)
+
+    def where(_: int) -> tuple[str, str]:
+        import jetlet
+
+        return sys.executable, jetlet.__file__
+
+    places = sinks.collect()
+    p = Pipeline("where")
+    p.read_from(sources.items([1])).map(where).write_to(places)
+    engine.submit(p).join(PATIENCE)
+    return sorted(item.x for item in out.items), places.items[0]
+
+
+@scenario
+def pages(engine: SparkEngine, directory: Path) -> Any:
+    """What Spark's own pages call the jobs and stages of a word count."""
+    context = engine.session.sparkContext
+    base = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
+    count_words(engine)
+
+    def get(path: str) -> Any:
+        with urllib.request.urlopen(base + path, timeout=30) as answer:
+            return json.load(answer)
+
+    jobs = {job["description"] for job in get("/jobs")}
+    stages = {s["description"] for s in get("/stages") if s["status"] == "COMPLETE"}
+    plans = "\n".join(q["planDescription"] for q in get("/sql?details=true&planDescription=true"))
+    passes = sorted({line.strip() for line in plans.splitlines() if "Arguments: items" in line})
+    return sorted(jobs), sorted(stages), passes
+
+
+@scenario
+def frames(engine: SparkEngine, directory: Path) -> Any:
+    """A DataFrame in, a DataFrame out, and counters of it all."""
+    path = str(directory / "frames")
+    p = Pipeline("frames")
+    stage = p.read_from(sources.spark(lambda spark: spark.range(0, 100, 1, 4), items="tuple"))
+    stage.map(lambda row: (row[0], str(row[0]))).write_to(
+        sinks.spark(lambda df: df.write.parquet(path), "n long, text string")
+    )
+    engine.submit(p).join(PATIENCE)
+    return sorted(map(list, engine.session.read.parquet(path).collect()))
+
+
+@scenario
+def lookup(engine: SparkEngine, directory: Path) -> Any:
+    """A broadcast, which over Connect travels within the plan."""
+    p = Pipeline("lookup")
+    out = sinks.collect()
+    first = lambda pair: pair[0]
+    customers = p.read_from(sources.items(CUSTOMERS))
+    p.read_from(sources.items(ORDERS)).hash_join(customers, first, first).write_to(out)
+    job = engine.submit(p)
+    job.join(PATIENCE)
+    counters = {name: m.received for name, m in job.metrics().items()}
+    return sorted(out.items), counters["hash-join"], len(job._runner.progress())
+
+
+@scenario
+def session(engine: SparkEngine, directory: Path) -> Any:
+    """What a session over Connect is set to, where there is no Java."""
+    keys = ("adaptive.optimizer.excludedRules", "shuffle.orderIndependentChecksum.enabled")
+    return [engine.session.conf.get(f"spark.sql.{key}") for key in keys]
+
+
+@scenario
+def joined_session(engine: SparkEngine, directory: Path) -> Any:
+    with SparkEngine(session=engine.session) as joined:
+        return count_words(joined)
+
+
+@scenario
+def failure(engine: SparkEngine, directory: Path) -> Any:
+    p = Pipeline("bad")
+    stage = p.read_from(sources.items([2, 1, 0]))
+    stage.map(lambda n: 6 // n, name="divide").write_to(sinks.collect())
+    job = engine.submit(p)
+    try:
+        job.join(PATIENCE)
+    except Exception as error:
+        return [type(error).__name__, str(error), type(error.__cause__).__name__]
+
+
+@scenario
+def cancel(engine: SparkEngine, directory: Path) -> Any:
+    began = directory / "began"
+
+    def wait(item: int) -> None:
+        began.touch()
+        time.sleep(100)
+
+    p = Pipeline("slow")
+    p.read_from(sources.items(range(100))).map(wait).write_to(sinks.collect())
+    job = engine.submit(p)
+    while not began.exists():
+        time.sleep(0.02)
+    started = time.monotonic()
+    job.cancel()
+    return [type(job.error).__name__, time.monotonic() - started < 20]
+
+
+# --- Faults -----------------------------------------------------------------------------------
+
+
+def once(mark: Path) -> bool:
+    """True for the first caller on this machine."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill(victim: str, mark: Path, at: int = 100) -> Callable[[Any], Any]:
+    """A function that at a certain call, once in all processes, kills what it runs in."""
+
+    def maybe_kill(item: Any) -> Any:
+        global _calls  # of the worker: the function is sent by value
+        _calls = globals().get("_calls", 0) + 1
+        if _calls == at and once(mark):
+            worker = os.getpid()
+            # The worker is a child of the daemon, and that of the executor's JVM.
+            pid = worker if victim == "worker" else parent_of(parent_of(worker))
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(60)
+        return item
+
+    return maybe_kill
+
+
+@scenario
+def worker_killed(engine: SparkEngine, directory: Path) -> Any:
+    mark = directory / "worker_killed"
+    return [count_words(engine, before=kill("worker", mark)), mark.exists()]
+
+
+@scenario
+def executor_killed(engine: SparkEngine, directory: Path) -> Any:
+    """What it wrote for others is lost with it, and has to be made again."""
+    mark = directory / "executor_killed"
+    return [count_words(engine, after=kill("executor", mark, at=1)), mark.exists()]
+
+
+@scenario
+def rebalance_with_executor_killed(engine: SparkEngine, directory: Path) -> Any:
+    """Items without a key: those that had been read elsewhere must not come again."""
+    mark = directory / "rebalance_with_executor_killed"
+    target = directory / "rebalanced"
+    p = Pipeline("rebalance")
+    stage = p.read_from(numbers(8, 500)).map(whole_item, local_parallelism=2).rebalance()
+    stage.map(kill("executor", mark)).write_to(sinks.json_lines(target))
+    engine.submit(p).join(PATIENCE)
+    return [read_numbers(target), mark.exists(), others(target)]
+
+
+def numbers(splits: int, size: int) -> Any:
+    """Consecutive numbers from zero, in splits of the same size."""
+    starts = range(0, splits * size, size)
+    return sources.batch("numbers", lambda start: range(start, start + size), splits=starts)
+
+
+def read_numbers(target: Path) -> list[int]:
+    parts = (part.read_text() for part in target.glob("part-*"))
+    return sorted(int(line) for part in parts for line in part.splitlines())
+
+
+def others(target: Path) -> list[str]:
+    """What is in the directory of a file sink beside the results."""
+    return [file.name for file in target.iterdir() if not file.name.startswith("part-")]
+
+
+@scenario
+def speculation(engine: SparkEngine, directory: Path) -> Any:
+    """A task is run twice at once, and both come to their end."""
+    first, second = directory / "speculation-first", directory / "speculation-second"
+    target = directory / "speculated"
+
+    def hold(number: int) -> int:
+        if number == 500 and once(first):
+            deadline = time.monotonic() + PATIENCE
+            while not second.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        elif number == 999:
+            second.touch()
+        return number
+
+    p = Pipeline("speculation")
+    out = sinks.collect()
+    stage = p.read_from(numbers(2, 1000)).map(hold)
+    stage.write_to(out)
+    stage.write_to(sinks.json_lines(target))
+    engine.submit(p).join(PATIENCE)
+    expected = list(range(2000))
+    return [read_numbers(target) == expected, sorted(out.items) == expected, others(target)]
+
+
+# --- The driver -------------------------------------------------------------------------------
+
+
+def left_behind(mark: str) -> list[str]:
+    """The commands of processes that have the mark; what was killed has a moment to be gone."""
+    deadline = time.monotonic() + 20
+    while (found := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def marked(mark: str) -> list[str]:
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (directory / "environ").read_bytes().split(b"\0"):
+                found.append((directory / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # it has just ended, or is somebody else's
+            continue
+    return found
+
+
+def main() -> None:
+    cluster, directory, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    sys.path.insert(0, str(directory))
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    # It has done what it is for here; executors get Jetlet from the driver.
+    os.environ.pop("PYTHONPATH", None)
+    with CLUSTERS[cluster](directory) as master:
+        if cluster == "connect":
+            os.environ |= {"JAVA_HOME": "/nowhere", "PATH": "/nowhere"}
+        with SparkEngine(master, config=CONFIG.get(cluster)) as engine:
+            for name in names:
+                print(json.dumps([name, SCENARIOS[name](engine, directory)]), flush=True)
+        from jetlet.spark.session import end_jvm
+
+        end_jvm()
+    print(json.dumps(["left", left_behind(mark)]))
+
+
+if __name__ == "__main__":
+    main()

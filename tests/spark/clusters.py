@@ -1,0 +1,132 @@
+"""Clusters of Spark on this machine, for ``cluster_driver.py``.
+
+    with local_cluster(directory) as master: ...      # executors are processes of their own
+    with standalone(directory) as master: ...         # a master and two workers
+    with connect_server(directory) as master: ...     # Spark Connect, on two cores
+
+Everything they write is in ``directory``. Ports are those that the system gives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+HOME = Path(pyspark.__file__).parent
+PATIENCE = 150
+"""Seconds for a process to start where others use the machine too."""
+
+
+class Daemon:
+    """A process of Spark; what it prints goes to a log."""
+
+    def __init__(self, name: str, *command: str, directory: Path, **environ: str) -> None:
+        self._log = directory / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+                env={**os.environ, "SPARK_HOME": str(HOME), **environ},
+            )
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Wait until the log has the pattern."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            said = self._log.read_text(errors="replace")
+            if found := re.search(pattern, said):
+                return found
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._process.args} did not start:\n{said}")
+            time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def local_cluster(directory: Path) -> Iterator[str]:
+    """Two executors of one core, started by the driver's JVM.
+
+    They leave their logs and files below ``$SPARK_HOME``, and nothing else can be set. So that is
+    made to be a directory with links to all that an installation has.
+    """
+    home = directory / "spark"
+    home.mkdir()
+    for entry in HOME.iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
+    os.environ["SPARK_HOME"] = str(home)
+    yield "local-cluster[2,1,1024]"
+
+
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and two workers of one core, each on an address of its own."""
+    run = str(HOME / "bin" / "spark-class")
+    deploy = "org.apache.spark.deploy"
+    environ = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(directory / "local")}
+
+    def daemon(name: str, host: str, kind: str, *arguments: str) -> Daemon:
+        command = [run, f"{deploy}.{kind}", "--host", host, "--port", "0", "--webui-port", "0"]
+        return stack.enter_context(
+            Daemon(name, *command, *arguments, directory=directory, SPARK_LOCAL_IP=host, **environ)
+        )
+
+    with ExitStack() as stack:
+        master = daemon("master", "127.0.0.1", "master.Master")
+        address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
+        master.wait_for("I have been elected leader")
+        # Spark never runs a task a second time on the same host, for speculation.
+        workers = [
+            daemon(
+                f"worker-{number}",
+                f"127.0.0.{number}",
+                "worker.Worker",
+                *("--cores", "1", "--memory", "1500m"),
+                *("--work-dir", str(directory / f"work-{number}"), address),
+            )
+            for number in (1, 2)
+        ]
+        for worker in workers:
+            worker.wait_for("Successfully registered with master")
+        yield address
+
+
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """A Spark Connect server on two cores."""
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]"]
+    for setting in ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0"):
+        command += ["--conf", setting]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    with Daemon(
+        "connect",
+        *command,
+        "spark-internal",
+        directory=directory,
+        PYSPARK_PYTHON=python,
+        SPARK_LOCAL_IP="127.0.0.1",
+    ) as server:
+        port = server.wait_for(r"Spark Connect server started at: \S*:(\d+)")[1]
+        yield f"sc://127.0.0.1:{port}"

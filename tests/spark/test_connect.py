@@ -1,0 +1,88 @@
+"""Jobs over Spark Connect: the driver has no Java, and the executors have no Jetlet."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from jetlet.spark.settings import PLAN_SETTINGS
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.timeout(450),
+]
+
+SCENARIOS = ("session", "words", "join", "lookup", "frames", "module", "failure", "cancel")
+WORDS = Counter(f"w{n * n % 97}" for n in range(5000))
+
+
+@pytest.fixture(scope="module")
+def driven(drive, bare_python, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("connect")
+    (directory / "module_of_the_user.py").write_text(
+        "class Point:\n    def __init__(self, x):\n        self.x = x\n\n\n"
+        "def point(x):\n    return Point(x)\n"
+    )
+    return drive("connect", directory, *SCENARIOS, "joined_session", PYSPARK_PYTHON=bare_python)
+
+
+@pytest.fixture(scope="module")
+def results(driven):
+    return driven[0]
+
+
+def test_a_session_is_set_up_for_our_plans(results):
+    rules, checksum = results["session"]
+    assert rules == PLAN_SETTINGS["spark.sql.adaptive.optimizer.excludedRules"]
+    assert checksum == "false"
+
+
+@pytest.mark.parametrize("scenario", ["words", "joined_session"])
+def test_word_count(results, scenario):
+    assert Counter(dict(results[scenario])) == WORDS
+
+
+def test_keyed_join(results):
+    expected = [[n, [25 if n < 40 else 0, [[n, f"name {n}"]]]] for n in range(50)]
+    assert results["join"] == expected
+
+
+def test_a_broadcast_and_counters(results):
+    items, received, fragments = results["lookup"]
+    assert items == sorted([[n % 40, n], [n % 40, f"name {n % 40}"]] for n in range(1000))
+    # Each of the two tasks has all 50 customers.
+    assert received == 1000 + 2 * 50
+    assert fragments == 2
+
+
+def test_frames_in_and_out(results):
+    assert results["frames"] == [[n, str(n)] for n in range(100)]
+
+
+def test_jetlet_and_a_module_of_the_user_are_sent_along(results, bare_python):
+    numbers, (python, package) = results["module"]
+    assert numbers == [0, 1, 2, 3, 4]
+    assert python == bare_python
+    assert ".zip/jetlet/" in package
+
+
+def test_a_failing_function_is_named_in_the_first_line(driven):
+    results, shown = driven
+    kind, message, cause = results["failure"]
+    assert (kind, cause) == ("JobFailedError", "ZeroDivisionError")
+    assert message == (
+        "job 'bad' failed in vertex 'divide' on item 0: ZeroDivisionError: integer division or "
+        "modulo by zero"
+    )
+    assert shown == ""
+
+
+def test_a_running_job_can_be_cancelled(results):
+    assert results["cancel"] == ["JobCancelledError", True]
+
+
+def test_no_process_is_left(results):
+    assert results["left"] == []
