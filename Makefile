@@ -15,6 +15,10 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALL_LOG := $(VENV)/install.log
 PINNED := pyproject.toml constraints.txt src/jetlet/_version.py
 
+# A peer that wants older versions of what we use has an environment of its own.
+PEERS := $(VENV)/peers
+PATHWAY := pathway==0.33.0
+
 # The constraints are given by environment variables, because pip applies the option -c to what it
 # installs but not to what it builds with. Its chatter goes to a log that is shown if it fails.
 PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
@@ -70,4 +74,7 @@ $(INSTALLED): $(PINNED) $(VENV)/pyvenv.cfg
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing the benchmarks' peers into $(VENV)"
 	@$(PIP_INSTALL) -e '.[all,dev,bench]' $(QUIETLY)
+	@$(PYTHON) -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+		-e . $(PATHWAY) $(QUIETLY)
 	@touch $@

@@ -1,25 +1,32 @@
 """How long after its end a sliding window is there: 10,000 events a second, 1 s sliding by 20 ms.
 
-    python -m benchmarks.window_latency [--seconds 60] [--rate 10000] [--find-rate] [--quick]
+    python -m benchmarks.window_latency [--seconds 60] [--rate 10000] [--quick]
 
 The time of an event is when it is due, and it is handed over then, or later if the generator lags.
 A window is complete when the first event behind it is there. Its latency, of which each key is a
 sample, is the time at which the sink has its result less the window's end: the generator's lag is
-in it. bytewax has tumbling windows of 20 ms instead, since it would add each event to 50 windows.
+in it. The peers have tumbling windows of 20 ms instead, since they would add each event to 50
+windows. Each contestant has a process of its own, and that one core.
 
-With ``--find-rate`` the rate is then doubled for as long as p99 stays under 50 ms.
+In the end the rate is raised for as long as p99 stays under 50 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import at_most, percentiles
+from benchmarks.measure import Histogram, at_most
 from jetlet import EmbeddedEngine, Pipeline, agg, windows
 from jetlet.core import ProcessorContext
 from jetlet.pipeline.sink import ClientSink
@@ -31,6 +38,10 @@ WARM_UP = 2.0
 LIMITS = {100: {0.5: 1, 0.99: 3, 0.9999: 15}, 1000: {0.5: 3, 0.99: 8}}
 """Milliseconds that a share of the results may take at the most, by the number of keys."""
 FAST_ENOUGH = 0.05
+PATHWAY_COMMIT_MS = 2
+"""How often pathway takes in what has come. Less often is later, more often is more than it can."""
+PEERS = Path(sys.prefix) / "peers" / "bin" / "python"
+"""pathway wants other versions of what we use, so it lives in an environment of its own."""
 
 
 class Schedule:
@@ -55,6 +66,25 @@ class Schedule:
         return [n % keys for n in numbers], times
 
 
+class Arrivals:
+    """Notes how late the windows are."""
+
+    def __init__(self) -> None:
+        self.latencies = Histogram()
+        self._begins = time.time() + WARM_UP
+
+    def note(self, ends: Iterable[int]) -> None:
+        now = time.time()
+        if now > self._begins:
+            for end, count in Counter(ends).items():
+                # What is emitted at the end of the stream, before its time, is no sample.
+                if now > end / 1000:
+                    self.latencies.add(now - end / 1000, count)
+
+
+# --- Contestants ----------------------------------------------------------------------------
+
+
 class Generator(StreamSource[int], StreamReader[int]):
     """A stream of keys at a steady rate."""
 
@@ -76,36 +106,27 @@ class Generator(StreamSource[int], StreamReader[int]):
         return None if due is None else [Polled(0, *due)]
 
 
-class Arrivals(ClientSink[Any]):
-    """Notes how late the windows are."""
-
+class ArrivalSink(ClientSink[Any]):
     name = "arrivals"
 
-    def __init__(self, *, is_warm: bool = False) -> None:
-        self.latencies: list[float] = []
-        self._begins = 0.0 if is_warm else time.time() + WARM_UP
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
 
     def receive(self, batch: Sequence[Any]) -> None:
-        self.note([window.end for window in batch])
-
-    def note(self, ends: Sequence[int]) -> None:
-        now = time.time()
-        if now > self._begins:
-            self.latencies += [now - end / 1000 for end in ends]
+        self._arrivals.note(map(attrgetter("end"), batch))
 
 
-def jetlet(rate: int, keys: int, seconds: float) -> list[float]:
-    p, out = Pipeline("latency"), Arrivals()
+def jetlet(rate: int, keys: int, seconds: float) -> Histogram:
+    p, arrivals = Pipeline("latency"), Arrivals()
     stream = p.read_from(Generator(rate, keys, seconds + WARM_UP)).with_native_timestamps(0)
     window = stream.grouping_key(lambda key: key).window(windows.sliding(SIZE, SLIDE))
-    window.aggregate(agg.counting()).write_to(out)
+    window.aggregate(agg.counting()).write_to(ArrivalSink(arrivals))
     with EmbeddedEngine(workers=1) as engine:
         engine.submit(p).join()
-    # What is emitted at the end of the stream, before its time, is no sample.
-    return [latency for latency in out.latencies if latency > 0]
+    return arrivals.latencies
 
 
-def in_bytewax(rate: int, keys: int, seconds: float) -> list[float]:
+def bytewax(rate: int, keys: int, seconds: float) -> Histogram:
     import bytewax.operators as op
     import bytewax.operators.windowing as win
     from bytewax.dataflow import Dataflow
@@ -132,7 +153,7 @@ def in_bytewax(rate: int, keys: int, seconds: float) -> list[float]:
 
     class Target(StatelessSinkPartition):  # type: ignore[type-arg]
         def write_batch(self, items: list[Any]) -> None:
-            arrivals.note([(window_id + 1) * SLIDE for _, (window_id, _) in items])
+            arrivals.note((window_id + 1) * SLIDE for _, (window_id, _) in items)
 
     class Sink(DynamicSink):  # type: ignore[type-arg]
         def build(self, step_id: str, worker_index: int, worker_count: int) -> Target:
@@ -149,61 +170,119 @@ def in_bytewax(rate: int, keys: int, seconds: float) -> list[float]:
     )
     op.output("out", counted.down, Sink())
     run_main(flow)
-    return [latency for latency in arrivals.latencies if latency > 0]
+    return arrivals.latencies
 
 
-def show(what: str, latencies: list[float], limits: dict[float, int]) -> None:
-    print(f"  {what}: {len(latencies)} results")
-    percentiles(latencies)
-    histogram(latencies)
-    ordered = sorted(latencies)
-    for share, limit in limits.items():
-        at = ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-        at_most(f"p{share * 100:g}, ms", at * 1e3, limit)
+def pathway(rate: int, keys: int, seconds: float) -> Histogram:
+    import pathway as pw
+
+    arrivals = Arrivals()
+
+    class Events(pw.io.python.ConnectorSubject):  # type: ignore[misc]
+        def run(self) -> None:
+            schedule = Schedule(rate, keys, seconds + WARM_UP)
+            while (due := schedule.due(1024)) is not None:
+                if not due[0]:
+                    time.sleep(0.0002)
+                for key, at in zip(*due, strict=True):
+                    self.next(key=key, at=at)
+
+    def on_change(key: Any, row: Any, time: int, is_addition: bool) -> None:
+        if is_addition:
+            arrivals.note((row["end"],))
+
+    schema = pw.schema_from_types(key=int, at=int)
+    events = pw.io.python.read(Events(), schema=schema, autocommit_duration_ms=PATHWAY_COMMIT_MS)
+    counted = events.windowby(
+        events.at,
+        window=pw.temporal.tumbling(duration=SLIDE),
+        instance=events.key,
+        behavior=pw.temporal.exactly_once_behavior(),
+    ).reduce(end=pw.this._pw_window_end, count=pw.reducers.count())
+    pw.io.subscribe(counted, on_change)
+    pw.run(monitoring_level=pw.MonitoringLevel.NONE)
+    return arrivals.latencies
 
 
-def histogram(latencies: Sequence[float]) -> None:
-    """How many took up to a quarter of a millisecond, half of one, one, two, ..."""
-    counts: dict[float, int] = {}
-    for latency in latencies:
-        bound = 0.25
-        while latency * 1e3 > bound:
-            bound *= 2
-        counts[bound] = counts.get(bound, 0) + 1
-    for bound, count in sorted(counts.items()):
-        bar = "#" * max(1, round(50 * count / len(latencies)))
-        print(f"  up to {bound:8g} ms {count:9} {bar}")
+CONTESTANTS: dict[str, Callable[[int, int, float], Histogram]] = {
+    "jetlet": jetlet,
+    "bytewax": bytewax,
+    "pathway": pathway,
+}
+
+
+# --- The contest ----------------------------------------------------------------------------
+
+
+def show(name: str, rate: int, keys: int, seconds: float) -> None:
+    """Run one contestant in this process, which has one core, and print how it did."""
+    latencies = CONTESTANTS[name](rate, keys, seconds)
+    what = f"windows of {SIZE} ms by {SLIDE} ms" if name == "jetlet" else f"windows of {SLIDE} ms"
+    print(f"  {name}, {rate} events/s, {keys} keys, {what}: {latencies.total} results")
+    latencies.show()
+    if name == "jetlet":
+        for share, limit in LIMITS[keys].items():
+            at_most(f"p{share * 100:g} with {keys} keys, ms", latencies.at(share) * 1e3, limit)
 
 
 def find_rate(rate: int, keys: int, seconds: float) -> None:
-    """The highest rate, of those tried, at which p99 is low enough."""
-    best = 0
-    while True:
-        ordered = sorted(jetlet(rate, keys, seconds))
-        p99 = ordered[int(0.99 * len(ordered))]
+    """Print the highest rate, to a tenth, at which p99 is low enough."""
+    good, bad = 0, None
+    while bad is None or bad > 1.1 * good:
+        p99 = jetlet(rate, keys, seconds).at(0.99)
         print(f"  {rate} events/s, {keys} keys: p99 {p99 * 1e3:.1f} ms", flush=True)
-        if p99 > FAST_ENOUGH:
+        if p99 < FAST_ENOUGH:
+            good = rate
+        elif rate <= 1000:
             break
-        best, rate = rate, rate * 2
-    print(f"  p99 stays under {FAST_ENOUGH * 1e3:g} ms up to {best} events/s with {keys} keys")
+        else:
+            bad = rate
+        rate = 2 * good if bad is None else (good + bad) // 2
+    print(f"  p99 stays under {FAST_ENOUGH * 1e3:g} ms up to {good} events/s with {keys} keys")
+
+
+def elsewhere(python: str | Path, what: str, **options: float) -> None:
+    """Run a part in a process of its own, on one core."""
+    command = [str(python), "-m", "benchmarks.window_latency", "--only", what]
+    for name, value in options.items():
+        command += [f"--{name}", str(value)]
+    quiet = {"stderr": subprocess.DEVNULL} if what == "pathway" else {}
+    subprocess.run(command, check=True, **quiet)  # type: ignore[call-overload]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=int, default=10_000)
-    parser.add_argument("--find-rate", action="store_true")
+    parser.add_argument("--keys", type=int, default=100)
+    parser.add_argument("--only", choices=[*CONTESTANTS, "find-rate"])
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    rate, seconds = arguments.rate, 1.0 if arguments.quick else arguments.seconds
-    for keys, limits in LIMITS.items():
-        show(f"jetlet, {keys} keys", jetlet(rate, keys, seconds), limits)
+    rate, keys, seconds = arguments.rate, arguments.keys, arguments.seconds
+    if arguments.only is not None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        if arguments.only == "find-rate":
+            find_rate(rate, keys, seconds)
+        else:
+            show(arguments.only, rate, keys, seconds)
+        return
+    if arguments.quick:
+        seconds = 1.0
+    for count in LIMITS:
+        elsewhere(sys.executable, "jetlet", rate=rate, keys=count, seconds=seconds)
+    short = min(seconds, 10)
     if find_spec("bytewax") is None:
         print("  bytewax is not installed: make bench")
     else:
-        show("bytewax, 100 keys, windows of 20 ms", in_bytewax(rate, 100, min(seconds, 10)), {})
-    if arguments.find_rate:
-        find_rate(2 * rate, 100, min(seconds, 5))
+        elsewhere(sys.executable, "bytewax", rate=rate, seconds=short)
+    if PEERS.exists():
+        elsewhere(PEERS, "pathway", rate=rate, seconds=short)
+    else:
+        print("  pathway is not installed: make bench")
+    for count in (100,) if arguments.quick else LIMITS:
+        start = 10 * rate if arguments.quick else 4 * rate
+        elsewhere(sys.executable, "find-rate", rate=start, keys=count, seconds=min(seconds, 5))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,17 @@
-"""Settings that all tests share."""
+"""Settings and servers that all tests share."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # The same examples in every run, and no deadline: on a busy machine time says nothing about the
@@ -9,3 +19,212 @@ from hypothesis import settings
 settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("jetlet")
+
+
+# --- Servers --------------------------------------------------------------------------------
+
+
+class KafkaCluster:
+    """A cluster that librdkafka plays, reached over TCP. Each topic has four partitions."""
+
+    def __init__(self):
+        from confluent_kafka import Producer
+
+        self._host = Producer(
+            {"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0}
+        )
+        brokers = self._host.list_topics(timeout=10).brokers.values()
+        self.servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        self._topics = 0
+
+    def topic(self):
+        """A new topic."""
+        self._topics += 1
+        name = f"topic-{self._topics}"
+        while not self._producer.list_topics(name, timeout=10).topics[name].partitions:
+            pass
+        return name
+
+    def send(self, topic, partition, values, *, timestamps=None, **options):
+        for i, value in enumerate(values):
+            at = timestamps[i] if timestamps is not None else 0
+            self._producer.produce(topic, value, partition=partition, timestamp=at, **options)
+        assert self._producer.flush(10) == 0
+
+    def consumer(self, **options):
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+                "log_level": 0,
+                **options,
+            }
+        )
+
+    def read(self, topic, count):
+        """So many messages of a topic."""
+        from confluent_kafka import TopicPartition
+
+        consumer = self.consumer()
+        consumer.assign([TopicPartition(topic, i, 0) for i in range(4)])
+        found = consumer.consume(count, timeout=10)
+        consumer.close()
+        assert len(found) == count
+        assert all(message.error() is None for message in found)
+        return found
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    return KafkaCluster()
+
+
+class RedisProcess:
+    """A server of our own, which keeps nothing; it can be stopped and started again."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            self.port = unused.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._process = None
+        self.start()
+
+    def start(self):
+        import redis
+
+        arguments = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self._directory,
+            "save": "",
+            "appendonly": "no",
+        }
+        # It must not outlive a test run that is killed.
+        command = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        command += ["redis-server"]
+        for name, value in arguments.items():
+            command += [f"--{name}", str(value)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.client = redis.Redis(port=self.port, decode_responses=True)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.ConnectionError:
+                assert self._process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    def stop(self):
+        self.client.close()
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def redis_process(tmp_path_factory):
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
+    process = RedisProcess(tmp_path_factory.mktemp("redis"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def redis(redis_process):
+    """A server without data: its ``url``, and a ``client``."""
+    redis_process.client.flushall()
+    return redis_process
+
+
+class PostgresProcess:
+    """A server of our own, in a directory of its own; it can be stopped and started again."""
+
+    def __init__(self, programs):
+        self._programs = programs
+        # The server refuses to run as root, and its user cannot enter the directories of a test.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        self._directory = tempfile.mkdtemp(prefix="jetlet-postgres-")
+        if self._user is not None:
+            shutil.chown(self._directory, self._user)
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            self.port = unused.getsockname()[1]
+        self._databases = 0
+        options = ["--username=jetlet", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        self._popen("initdb", "--no-sync", *options, "--pgdata", f"{self._directory}/data").wait()
+        self.start()
+
+    def _popen(self, program, *arguments, prefix=()):
+        return subprocess.Popen(
+            [*prefix, self._programs / program, *arguments],
+            user=self._user,
+            cwd=self._directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def start(self):
+        import psycopg
+
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "off",
+        }
+        arguments = [f"--{name}={value}" for name, value in settings.items()]
+        # It must not outlive a test run that is killed.
+        prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        self._process = self._popen(
+            "postgres", "-D", f"{self._directory}/data", *arguments, prefix=prefix
+        )
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.connect("postgres").close()
+                return
+            except psycopg.OperationalError:
+                assert self._process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+
+    def connect(self, database):
+        import psycopg
+
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user="jetlet", dbname=database, autocommit=True
+        )
+
+    def database(self):
+        """The URL of a new, empty database."""
+        self._databases += 1
+        name = f"database_{self._databases}"
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://jetlet@127.0.0.1:{self.port}/{name}"
+
+    def stop(self):
+        """As if the machine had gone down."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait()
+
+    def remove(self):
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not programs:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    process = PostgresProcess(programs[-1].parent)
+    yield process
+    process.remove()

@@ -15,14 +15,20 @@ ROOT = Path(jetlet.__file__).parent
 
 HEAVY = [
     "click",
+    "confluent_kafka",
     "datasketches",
     "fsspec",
+    "msgspec",
     "numpy",
     "pandas",
+    "psycopg",
     "py4j",
     "pyarrow",
     "pyspark",
+    "redis",
     "rich",
+    "rocksdict",
+    "sqlalchemy",
     "zstandard",
 ]
 
@@ -55,6 +61,8 @@ CONVENIENCES = {
     # What users call on a pipeline reaches up to the planner and the engines, when it is called.
     ("pipeline/pipeline.py", "planner"),
     ("pipeline/pipeline.py", "running"),
+    ("pipeline/stage.py", "tasks"),
+    ("tasks/application.py", "running"),
 }
 
 

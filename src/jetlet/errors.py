@@ -13,13 +13,17 @@
     │   ├── OrderNotPreservableError  a step that would break preserve_order
     │   ├── InputNotFoundError        a source that names nothing
     │   ├── OutputExistsError         a sink that would destroy what is not its own
-    │   └── MissingDependencyError    an optional package (or Java) that is not installed
+    │   ├── MissingDependencyError    an optional package (or Java) that is not installed
+    │   └── ServerUnreachableError    a server that does not answer
     ├── ProcessorContractError        a processor broke the contract of the Core API
     ├── JobFailedError                a job ended with an error: vertex, item, cause
     │   └── RestartableError          ... one that a restart may cure (a lost member)
     ├── JobCancelledError             a job was cancelled while somebody waited for it
+    ├── JobStateError                 what was asked of a job does not go with its status
+    ├── SnapshotError                 a snapshot that cannot be written, read or used
     ├── ItemFailedError               user code failed on an item (wraps the cause on its way)
-    └── BadRecordError                one record that could not be read
+    ├── BadRecordError                one record that could not be read
+    └── RemoteError                   stands for an error whose class cannot leave its process
 
 A planning error carries the name of what is wrong and says what to write instead.
 """
@@ -35,6 +39,7 @@ __all__ = [
     "JetletError",
     "JobCancelledError",
     "JobFailedError",
+    "JobStateError",
     "MissingDependencyError",
     "MissingSinkError",
     "MissingTimestampsError",
@@ -42,7 +47,10 @@ __all__ = [
     "OutputExistsError",
     "PlanningError",
     "ProcessorContractError",
+    "RemoteError",
     "RestartableError",
+    "ServerUnreachableError",
+    "SnapshotError",
     "UnboundedInputError",
     "UnpicklableFunctionError",
     "UnstableKeyError",
@@ -106,6 +114,10 @@ class MissingDependencyError(PlanningError, ImportError):
     """An optional dependency is not installed; the message says how to get it."""
 
 
+class ServerUnreachableError(PlanningError, ConnectionError):
+    """A server that does not answer, or turns us away; the message names it."""
+
+
 class ProcessorContractError(JetletError):
     """A processor broke the contract of the Core API."""
 
@@ -134,6 +146,14 @@ class JobCancelledError(JetletError):
     """The job was cancelled while somebody waited for its result."""
 
 
+class JobStateError(JetletError):
+    """What was asked of a job does not go with its status."""
+
+
+class SnapshotError(JetletError):
+    """A snapshot that cannot be written, is damaged, or does not fit the pipeline."""
+
+
 class ItemFailedError(JetletError):
     """User code failed on an item; ``__cause__`` is the error itself.
 
@@ -149,6 +169,10 @@ class ItemFailedError(JetletError):
 
 class BadRecordError(JetletError):
     """One record that could not be read."""
+
+
+class RemoteError(JetletError):
+    """An error of a class that could not be brought back; its text is that of the original."""
 
 
 def _rebuild_job_failed(

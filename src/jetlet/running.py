@@ -12,6 +12,7 @@ from jetlet.pipeline.transforms import SourceTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
+    from jetlet.tasks.application import TaskApplication
 
 ENGINES = ("spark", "embedded")
 
@@ -38,11 +39,13 @@ def make_engine(on: str, **options: Any) -> Any:
     return engine(**options)
 
 
-def run(pipeline: Pipeline, on: str, config: JobConfig | None, **options: Any) -> Job:
-    """Run a pipeline and return its job, which has ended."""
+def run(
+    pipeline: Pipeline | TaskApplication, on: str, config: JobConfig | None, **options: Any
+) -> Job:
+    """Run a pipeline or an application of tasks and return its job, which has ended."""
     # Spark takes seconds to start; who forgot a sink or misspelt a path is told before that.
     pipeline.plan(default_parallelism=1)
-    for transform in pipeline.transforms:
+    for transform in getattr(pipeline, "transforms", ()):
         if isinstance(transform, SourceTransform):
             transform.source.check()
     with make_engine(on, **options) as engine:

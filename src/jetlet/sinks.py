@@ -11,6 +11,12 @@ it appears when the job has succeeded; a job that fails leaves nothing, and keep
 - ``"error"`` refuses a directory that is not empty.
 
 ``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``.
+
+In a job that takes snapshots the parts of each writer come one by one, as
+``part-00000-00000-1-<job>.csv`` and so on, when a snapshot counts: with *exactly-once* each item is
+in one of them, with *at-least-once* a restart may write some again. A stream without either has a
+new part every 10 seconds, and the last one when it is cancelled. What was there is then replaced
+when the first part comes.
 """
 
 # Connectors are imported by the function that needs them, so that `import jetlet` stays quick.
@@ -38,11 +44,14 @@ __all__ = [
     "collect",
     "csv",
     "json_lines",
+    "kafka",
     "log",
     "logger",
     "noop",
     "parquet",
+    "redis_stream",
     "spark",
+    "sql",
     "text",
 ]
 
@@ -187,7 +196,11 @@ def spark(
 
 
 def collect(*, name: str | None = None) -> CollectSink[Any]:
-    """Keep the items here: ``sink.items`` has those of the latest run once its job has ended."""
+    """Keep the items here: ``sink.items`` has those of the latest run once its job has ended.
+
+    A restart brings some of them again, whatever the guarantee; so it does with `logger` and
+    `client`.
+    """
     from jetlet.connectors.client import CollectSink
 
     return CollectSink(name=name)
@@ -234,7 +247,8 @@ def builder(
     ``destroy(state)`` ends the writer, however the job ended. ``blocking=True`` gives each writer
     a thread of its own; say it when it waits for a network.
 
-    There is no transaction: what was written before a failure stays, and a retry writes it again.
+    There is no transaction: what was written before a failure stays, and a restart writes some of
+    it again, whatever the guarantee.
     """
     from jetlet.connectors.builders import BuiltSink
 
@@ -270,8 +284,9 @@ def log(
     it, it is the time of writing. A new log has one partition unless ``partitions`` says otherwise.
     The other options are those of :class:`jetlet.connectors.log.Log`.
 
-    There is no transaction: items are visible as they come, stay when the job fails, and a retry
-    appends them again.
+    Items are visible as they come, stay when the job fails, and a restart appends some of them
+    again. In a job with the guarantee *exactly-once* they are written aside, and appended when a
+    snapshot counts, each once.
     """
     from jetlet.connectors.log import LogOptions
     from jetlet.connectors.log_pipeline import LogSink
@@ -288,3 +303,113 @@ def log(
         max_bytes=max_bytes,
     )
     return LogSink(options, key=key, timestamp=timestamp, name=name)
+
+
+def kafka(
+    topic: str,
+    servers: str | Sequence[str],
+    *,
+    value: Callable[[T], bytes | str | None] | None = None,
+    key: Callable[[T], bytes | str | None] | None = None,
+    timestamp: Callable[[T], int] | None = None,
+    headers: Callable[[T], Mapping[str, Any] | Sequence[tuple[str, Any]] | None] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Sink[T]:
+    """Send items to a topic of Kafka, which must be there.
+
+    Each of the functions takes an item. The ``value`` and the ``key`` of a record are bytes or a
+    string; without ``value`` the item itself must be. Records with equal keys go to one partition,
+    the same as with Kafka's own clients, and keep their order. The ``timestamp`` is in milliseconds
+    since 1970; without it, it is the time of sending. ``servers`` are ``"host:port"`` of some
+    brokers, ``settings`` those of librdkafka, such as ``{"linger.ms": 0}``.
+
+    Each record is sent once and in order, whatever the connection does; one that is not delivered
+    in time fails the job (``"message.timeout.ms"``, 5 minutes). Records are visible as they come,
+    stay when the job fails, and a restart sends some of them again; all have arrived before a
+    snapshot counts. In a job with the guarantee *exactly-once* they are kept until the next
+    snapshot, saved in it, and sent when it counts, in a transaction of Kafka's, each once: for
+    consumers with ``"isolation.level": "read_committed"``. Needs ``pip install 'jetlet[kafka]'``.
+    """
+    from jetlet.connectors.kafka_client import KafkaServers
+    from jetlet.connectors.kafka_sink import KafkaEncoding, KafkaSink
+
+    return KafkaSink(
+        topic,
+        KafkaServers.of("sinks.kafka", servers, settings),
+        encoding=KafkaEncoding(value, key, timestamp, headers),
+        name=name,
+    )
+
+
+def redis_stream(
+    streams: str | Sequence[str],
+    url: str,
+    *,
+    fields: Callable[[T], Mapping[Any, Any]] | None = None,
+    key: Callable[[T], Any] | None = None,
+    maxlen: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Sink[T]:
+    """Add items to a stream of Redis, or to several, each as an entry with an id of the server's.
+
+    ``fields(item)`` is a dict of strings, bytes or numbers; without it the item itself must be.
+    With a list of ``streams``, items with equal ``key(item)`` go to one of them and keep their
+    order; without ``key``, batches take the streams in turn. ``maxlen`` trims each stream to about
+    so many entries. ``url`` and ``settings`` are as for ``sources.redis_stream``.
+
+    There is no transaction: entries are visible as they come, stay when the job fails, and a
+    restart adds some of them again, whatever the guarantee. Needs ``pip install 'jetlet[redis]'``.
+    """
+    from jetlet.connectors.redis_client import RedisServer
+    from jetlet.connectors.redis_sink import RedisStreamSink
+
+    return RedisStreamSink(
+        streams,
+        RedisServer.of("sinks.redis_stream", url, settings),
+        fields=fields,
+        key=key,
+        maxlen=maxlen,
+        name=name,
+    )
+
+
+def sql(
+    url: str,
+    table: str | None = None,
+    *,
+    statement: str | None = None,
+    columns: Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Sink[Any]:
+    """Write items as rows to a table of a SQL database, which must be there.
+
+    ``url`` is one of SQLAlchemy, such as ``"postgresql://user@host/database"`` or
+    ``"sqlite:///file.db"``; ``settings`` are arguments for ``sqlalchemy.create_engine``. A dict, a
+    dataclass and a named tuple fill the columns of their names, a tuple or a list the ``columns``
+    in their order, by default all of the table.
+
+    With a ``key``, which must be the primary key or unique, a row that is there is replaced, so
+    writing it again does no harm. Rows with equal keys keep their order if they come from one
+    processor, as they do behind ``grouping_key``; otherwise write ``.rebalance(key_fn)`` before.
+    Instead of a table there may be a ``statement`` with parameters:
+    ``"UPDATE stock SET number = number - :sold WHERE id = :id"``.
+
+    Each batch is written in a transaction of its own: rows are visible as they come, stay when the
+    job fails, and a restart writes some of them again. In a job with the guarantee *exactly-once*
+    rows are kept until the next snapshot, tried out, saved in it, and written when it counts,
+    together with a row of the table ``jetlet_transactions``, which is made if need be: so none is
+    written twice. Needs ``pip install 'jetlet[sql]'``.
+    """
+    from jetlet.connectors.sql_database import SqlDatabase
+    from jetlet.connectors.sql_sink import SqlSink
+    from jetlet.connectors.sql_target import SqlTarget
+
+    return SqlSink(
+        SqlDatabase.of("sinks.sql", url, settings),
+        SqlTarget.of("sinks.sql", table, statement, columns, key),
+        name=name,
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from jetlet.pipeline.durations import Duration
 from jetlet.pipeline.source import BatchSource
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from jetlet.connectors.kafka_consumer import KafkaRecord
+    from jetlet.connectors.redis_source import RedisEntry
     from jetlet.connectors.stream_builder import StreamBuffer, StreamContext
 
 __all__ = [
@@ -34,8 +36,10 @@ __all__ = [
     "item_stream",
     "items",
     "json_lines",
+    "kafka",
     "log",
     "parquet",
+    "redis_stream",
     "socket",
     "spark",
     "stream",
@@ -47,6 +51,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 Split = TypeVar("Split")
 Path = str | os.PathLike[str]
+RedisStart: TypeAlias = "Literal['earliest', 'latest'] | Mapping[str, str] | int | datetime"
+KafkaStart: TypeAlias = (
+    "Literal['earliest', 'latest', 'committed'] | Mapping[Any, int] | int | datetime"
+)
 
 
 def text(
@@ -551,4 +559,185 @@ def log(
     options = LogOptions.of("sources.log", directory, partitions=partitions, serializer=serializer)
     return LogSource(
         options, start=start, on_gap=on_gap, name=name, local_parallelism=local_parallelism
+    )
+
+
+@overload
+def kafka(
+    topic: str | Sequence[str],
+    servers: str | Sequence[str],
+    *,
+    value: None = None,
+    start: KafkaStart = "earliest",
+    group: str | None = None,
+    on_gap: Literal["skip", "fail"] = "skip",
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[bytes | None]: ...
+
+
+@overload
+def kafka(
+    topic: str | Sequence[str],
+    servers: str | Sequence[str],
+    *,
+    value: Callable[[bytes], T],
+    start: KafkaStart = "earliest",
+    group: str | None = None,
+    on_gap: Literal["skip", "fail"] = "skip",
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+@overload
+def kafka(
+    topic: str | Sequence[str],
+    servers: str | Sequence[str],
+    *,
+    value: Callable[[bytes], Any] | None = None,
+    key: Callable[[bytes], Any] | None = None,
+    project: Callable[[KafkaRecord], T],
+    start: KafkaStart = "earliest",
+    group: str | None = None,
+    on_gap: Literal["skip", "fail"] = "skip",
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+def kafka(
+    topic: str | Sequence[str],
+    servers: str | Sequence[str],
+    *,
+    value: Callable[[bytes], Any] | None = None,
+    key: Callable[[bytes], Any] | None = None,
+    project: Callable[[KafkaRecord], Any] | None = None,
+    start: KafkaStart = "earliest",
+    group: str | None = None,
+    on_gap: Literal["skip", "fail"] = "skip",
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[Any]:
+    """Records of topics of Kafka, those that are there and those that are sent later.
+
+    An item is the value of a record, as bytes or as ``value(bytes)`` makes it, such as
+    ``value=json.loads``. For more than the value write ``project``, which gets a ``KafkaRecord``
+    with ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value`` and ``headers``;
+    ``key(bytes)`` then deserialises the key. Neither is called for what is ``None``. A record that
+    cannot be decoded fails the job; to have it in a dead-letter sink, read bytes and decode them
+    in ``.map(..., on_error=...)``.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is sent from now on), ``"committed"`` (what
+    ``group`` has committed; the earliest where it has not), a dict from partitions to offsets
+    (with several topics, from ``(topic, partition)``), or a time: milliseconds since 1970 or a
+    ``datetime``. Nothing is committed: how far a job has read is in its snapshots. Records that are
+    gone, because retention has deleted them before they were read, are skipped with a warning;
+    with ``on_gap="fail"`` the job fails.
+
+    ``servers`` are ``"host:port"`` of some brokers, ``settings`` those of librdkafka, such as
+    ``{"security.protocol": "SSL"}``. Partitions are shared among the readers; those that a topic
+    gets later are found when the job is started again. Needs ``pip install 'jetlet[kafka]'``.
+    """
+    from jetlet.connectors.kafka_client import KafkaServers
+    from jetlet.connectors.kafka_source import KafkaDecoding, KafkaSource
+
+    return KafkaSource(
+        topic,
+        KafkaServers.of("sources.kafka", servers, settings),
+        start=start,
+        group=group,
+        on_gap=on_gap,
+        decoding=KafkaDecoding(key, value, project),
+        name=name,
+        local_parallelism=local_parallelism,
+    )
+
+
+@overload
+def redis_stream(
+    streams: str | Sequence[str],
+    url: str,
+    *,
+    encoding: None,
+    start: RedisStart = "earliest",
+    must_exist: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[dict[bytes, bytes]]: ...
+
+
+@overload
+def redis_stream(
+    streams: str | Sequence[str],
+    url: str,
+    *,
+    encoding: str = "utf-8",
+    start: RedisStart = "earliest",
+    must_exist: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[dict[str, str]]: ...
+
+
+@overload
+def redis_stream(
+    streams: str | Sequence[str],
+    url: str,
+    *,
+    encoding: str | None = "utf-8",
+    project: Callable[[RedisEntry], T],
+    start: RedisStart = "earliest",
+    must_exist: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[T]: ...
+
+
+def redis_stream(
+    streams: str | Sequence[str],
+    url: str,
+    *,
+    encoding: str | None = "utf-8",
+    project: Callable[[RedisEntry], Any] | None = None,
+    start: RedisStart = "earliest",
+    must_exist: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    local_parallelism: int | None = None,
+) -> StreamSource[Any]:
+    """Entries of streams of Redis, those that are there and those that are added later.
+
+    ``streams`` is the key of a stream, or a list of keys; each is a partition. An item is the dict
+    of an entry's fields, as strings, or as bytes with ``encoding=None``. For more write
+    ``project``, which gets a ``RedisEntry`` with ``stream``, ``id``, ``timestamp`` and ``fields``.
+    The time in an entry's id is its native timestamp.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is added from now on), a dict from streams
+    to the ids behind which to begin, or a time: milliseconds since 1970 or a ``datetime``. Entries
+    that are trimmed before they were read are missed. With ``must_exist=False`` streams may be
+    made later.
+
+    ``url`` is ``"redis://user:password@host:port/database"``, ``"rediss://..."`` for TLS or
+    ``"unix:///path"``, ``settings`` the options of a connection of redis-py. When the connection is
+    lost, it is made again. Needs ``pip install 'jetlet[redis]'``.
+    """
+    from jetlet.connectors.redis_client import RedisServer
+    from jetlet.connectors.redis_source import RedisDecoding, RedisStreamSource
+
+    return RedisStreamSource(
+        streams,
+        RedisServer.of("sources.redis_stream", url, settings),
+        start=start,
+        must_exist=must_exist,
+        decoding=RedisDecoding(encoding, project),
+        name=name,
+        local_parallelism=local_parallelism,
     )

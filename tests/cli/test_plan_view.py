@@ -129,20 +129,24 @@ def test_stages_show_what_is_moved_between_them():
     @dataclass
     class Stage:
         name: str
+        reads: list[str]
         vertices: list[str]
 
     dag = build(
         "count",
         [("read", "prepare"), ("prepare", "count", lambda e: e.partitioned().distributed())],
+        prepare=2,
     )
-    stages = [Stage("stage 0", ["read", "prepare"]), Stage("stage 1", ["count"])]
-    assert stage_list(dag, stages, 2).splitlines()[1:] == [
+    reads = ["items of prepare, shuffled by key"]
+    stages = [Stage("stage 0", [], ["read", "prepare"]), Stage("stage 1", reads, ["count"])]
+    assert stage_list(dag, stages).splitlines() == [
+        "count: 2 stages on Spark, in order",
         "",
         "stage 0",
-        "  read ×2",
-        "  prepare ×2",
-        "    ─ distributed-partitioned ─▶ count, in another stage",
+        "  read",
+        "  prepare ×2 in each task",
         "",
         "stage 1",
-        "  count ×2",
+        "  ← items of prepare, shuffled by key",
+        "  count",
     ]

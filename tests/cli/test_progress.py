@@ -1,45 +1,66 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 
 import pytest
 from rich.console import Console
 
+from jetlet.cli.job_view import JobWatch
 from jetlet.cli.logs import logs_on_terminal
 from jetlet.cli.progress import (
-    JobWatch,
+    JsonProgress,
     LineProgress,
     LiveProgress,
     Progress,
+    display_of,
     is_live,
+    lag,
     open_progress,
     rate,
     seconds,
-    table_of,
+    size,
 )
 from jetlet.core import DAG, Processor, between, from_
 from jetlet.metrics.job_metrics import VertexMetrics
 from jetlet.processors.read import ReadSupplier
+from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+
+
+class Metrics(dict):
+    """By vertex, as a job gives them."""
+
+    edges = ()
+    containers = ()
+    stages = ()
 
 
 class FakeJob:
     """read -> map -> write, with counters set by hand."""
 
-    def __init__(self, fan_out: int = 1) -> None:
+    def __init__(self, fan_out: int = 1, *, is_stream: bool = False) -> None:
         self.name = "fake"
         self.dag = DAG("fake")
-        read = self.dag.new_vertex("read", ReadSupplier(None))
+        supplier = StreamReadSupplier(None, Timestamps()) if is_stream else ReadSupplier(None)
+        read = self.dag.new_vertex("read", supplier)
         map_ = self.dag.new_vertex("map", Processor)
         write = self.dag.new_vertex("write", Processor)
         for i in range(fan_out):
             self.dag.edge(from_(read, i).to(map_, i))
         self.dag.edge(between(map_, write))
         self.values: dict[str, dict] = {}
+        self.edges: list[dict] = []
+        self.stages: list[dict] = []
 
-    def metrics(self) -> dict[str, VertexMetrics]:
-        return {name: VertexMetrics(name, **values) for name, values in self.values.items()}
+    def metrics(self) -> Metrics:
+        metrics = Metrics(
+            (name, VertexMetrics(name, **values)) for name, values in self.values.items()
+        )
+        metrics.edges = self.edges
+        metrics.stages = self.stages
+        return metrics
 
 
 class Clock:
@@ -111,7 +132,7 @@ def test_bad_records_are_in_the_summary(job, clock):
 
 def test_one_line_per_ten_seconds(job, clock):
     lines = []
-    progress = LineProgress(JobWatch(job, clock), lines.append, clock)
+    progress = LineProgress(JobWatch(job, clock), lines.append, clock=clock)
     with progress:
         for tenth in range(250):
             clock.now = 100 + tenth / 10
@@ -126,8 +147,24 @@ def test_one_line_per_ten_seconds(job, clock):
 
 def render(view, state="running", width=90):
     console = Console(file=io.StringIO(), width=width)
-    console.print(table_of(view, state))
+    console.print(display_of(view, state, width))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_stages_of_spark_are_shown_with_their_tasks(job, clock):
+    counts(job, 100, 90)
+    job.stages = [
+        {"name": "read + map", "done": 2, "active": 1, "total": 4},
+        {"name": "write", "done": 0, "active": 0, "total": None},
+    ]
+    lines = []
+    progress = LineProgress(JobWatch(job, clock), lines.append, clock=clock)
+    clock.now += 10
+    progress.show("running")
+    assert "stage 1 of 2: 2 of 4 tasks done" in lines[0]
+    shown = [" ".join(line.split()) for line in render(JobWatch(job, clock).look())]
+    assert "read + map 1 2 of 4 █████░░░░░ 50%" in shown
+    assert "write 0 of ? ░░░░░░░░░░ 0%" in shown
 
 
 def test_the_table_has_a_row_per_vertex(job, clock):
@@ -140,6 +177,92 @@ def test_the_table_has_a_row_per_vertex(job, clock):
     assert lines[2].split() == ["read", "12,345", "6,172/s"]
     assert lines[3].split() == ["map", "12,345", "678", "6,172/s", "████████░░", "75%"]
     assert lines[4].split() == ["write", "678", "339/s", "░░░░░░░░░░", "0%"]
+
+
+def send(edge, member, **values):
+    row = {"items": 0, "bytes": 0, "packets": 0, "window": 0, "in_flight": 0, "blocked_ns": 0}
+    return row | {"edge": edge, "direction": "out", "member": member, "peer": 1 - member} | values
+
+
+@pytest.fixture
+def stream():
+    job = FakeJob(is_stream=True)
+    counts(job, 1000, 10, late_events=3)
+    job.values["map"]["watermark_lag"] = 12
+    return job
+
+
+def test_the_table_of_a_stream_tells_of_event_time(stream, clock):
+    watch = JobWatch(stream, clock)
+    clock.now += 2
+    lines = render(watch.look(final=True))
+    assert lines[1].split() == ["vertex", "in", "out", "rate", "lag", "late", "queue"]
+    assert lines[2].split() == ["read", "1,000", "500/s"]
+    assert lines[3].split() == ["map", "1,000", "10", "500/s", "12", "ms", "3", "████░", "75%"]
+    assert len(lines) == 5
+
+
+def test_edges_between_members_are_summed_up(stream, clock):
+    watch = JobWatch(stream, clock)
+    stream.edges = [send("a -> b", 0, items=10), send("a -> b", 1)]
+    watch.look()
+    clock.now += 2
+    there = send("a -> b", 0, items=110, bytes=3000, window=2_000_000, blocked_ns=1_000_000_000)
+    back = send("a -> b", 1, items=100, bytes=1000, window=3_000_000, in_flight=512)
+    heard = {**back, "direction": "in", "items": 77}
+    stream.edges = [there, back, heard]
+    lines = render(watch.look())
+    assert lines[5].split() == ["edge", "rate", "bytes", "in", "flight", "window", "blocked"]
+    assert lines[6].split() == [
+        *("a", "->", "b", "100/s", "2.0", "kB/s", "512", "B", "5.0", "MB", "25%")
+    ]
+
+
+def test_names_give_way_where_there_is_not_enough_room(stream, clock):
+    stream.edges = [send("a long name -> another one that is long", 0, window=50_000_000)]
+    lines = render(JobWatch(stream, clock).look(), width=60)
+    assert max(map(len, lines)) <= 60
+    assert all(not line.strip().endswith("…") for line in lines)
+    assert "…" in lines[-1] and "50.0 MB" in lines[-1]
+
+
+def test_a_stream_is_told_of_in_json(stream, clock):
+    lines = []
+    watch = JobWatch(stream, clock)
+    progress = JsonProgress(watch, lines.append, period=0.5, clock=clock)
+    stream.edges = [send("a -> b", 0, items=7)]
+    for tenth in range(12):
+        clock.now = 100 + tenth / 10
+        progress.show("running")
+    progress.finish(watch.look(final=True), "cancelled")
+    first, _, last = map(json.loads, lines)
+    assert (first["job"], first["state"], first["elapsed"]) == ("fake", "running", 0.5)
+    assert first["read"] == 1000
+    assert first["read_rate"] == 2000.0
+    assert first["late_events"] == 3
+    assert first["vertices"][1] == {
+        "name": "map",
+        "received": 1000,
+        "emitted": 10,
+        "rate": 2000.0,
+        "watermark_lag_ms": 12,
+        "late_events": 3,
+        "queue_fill": 0.75,
+    }
+    assert first["vertices"][0]["watermark_lag_ms"] is first["vertices"][0]["queue_fill"] is None
+    assert first["edges"][0] | {"rate": 0} == {
+        "name": "a -> b",
+        "items": 7,
+        "packets": 0,
+        "bytes": 0,
+        "rate": 0,
+        "bytes_rate": 0.0,
+        "in_flight": 0,
+        "window": 0,
+        "blocked": 0.0,
+    }
+    assert last["state"] == "cancelled"
+    assert all("\n" not in line for line in lines)
 
 
 def test_names_are_not_taken_for_markup(clock):
@@ -167,6 +290,7 @@ def test_a_long_name_does_not_break_the_table(clock):
         (59.94, "59.9 s"),
         (185, "3 min 05 s"),
         (7385, "2 h 03 min"),
+        (1_000_000, "11 days"),
     ],
 )
 def test_seconds(value, text):
@@ -177,6 +301,20 @@ def test_rate():
     assert rate(12.4) == "12/s"
     assert rate(123456) == "123,456/s"
     assert rate(2_340_000) == "2.3 M/s"
+
+
+def test_lag():
+    assert lag(0) == "0 ms"
+    assert lag(9999) == "9,999 ms"
+    assert lag(-12) == "-12 ms"
+    assert lag(65_000) == "1 min 05 s"
+    assert lag(-65_000) == "-1 min 05 s"
+
+
+def test_size():
+    assert [size(count) for count in (0, 999, 1500, 52_428_800, 3e9)] == [
+        *("0 B", "999 B", "1.5 kB", "52.4 MB", "3.0 GB")
+    ]
 
 
 class Terminal(io.StringIO):
@@ -268,3 +406,5 @@ def test_the_display_suits_the_stream(job, clock, terminal, on_terminal, monkeyp
     monkeypatch.setenv("TERM", "xterm")
     on_terminal(stderr=io.StringIO())
     assert type(open_progress(watch, quiet=False)) is LineProgress
+    stream = JobWatch(FakeJob(is_stream=True), clock)
+    assert type(open_progress(stream, quiet=False)) is JsonProgress

@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from itertools import pairwise
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from jetlet import __version__
 
@@ -24,7 +28,8 @@ JOBS = """
     import logging
     import threading
 
-    from jetlet import Pipeline, agg, sinks, sources, whole_item
+    from jetlet import Pipeline, agg, sinks, sources, whole_item, windows
+    from jetlet.pipeline.sink import ClientSink
 
     words = Pipeline("word-count")
     (words.read_from(sources.items(["a b", "b"]))
@@ -68,6 +73,19 @@ JOBS = """
     hanging = Pipeline("hanging")
     hanging.read_from(sources.batch("stuck", hang, blocking=True)).write_to(sinks.noop())
 
+    class StuckSink(ClientSink):
+        name = "stuck"
+
+        def receive(self, batch):
+            print("receiving", flush=True)
+
+        def finish(self, error):
+            threading.Event().wait()
+
+    stubborn = Pipeline("stubborn")
+    (stubborn.read_from(sources.batch("numbers", lambda split: itertools.count()))
+       .write_to(StuckSink()))
+
     def number(i):
         if i % 1000 == 0:
             logging.getLogger("numbers").warning("log %d", i)
@@ -76,6 +94,11 @@ JOBS = """
     lines = Pipeline("lines")
     (lines.read_from(sources.batch("numbers", lambda split: range(30_000)))
        .map(number).filter(lambda line: line[2:5] == "000").write_to(sinks.logger()))
+
+    stream = Pipeline("stream")
+    (stream.read_from(sources.item_stream(1000)).with_native_timestamps(0)
+       .window(windows.tumbling(50)).aggregate(agg.counting(), name="count")
+       .write_to(sinks.logger()))
 """
 FILE = "jobs_to_run.py"
 
@@ -210,6 +233,72 @@ class TestOptions:
         assert sorted(result.stdout.splitlines()) == ["('a', 1)", "('b', 2)"]
 
 
+class TestStreams:
+    def start(self, jobs, *options):
+        return jobs.start(
+            *("run", f"{FILE}:stream", "--on", "embedded", "--log-level=error", *options)
+        )
+
+    def test_progress_in_a_pipe_is_json_and_the_output_is_the_jobs_own(self, jobs):
+        process = self.start(jobs, "--interval", "0.2")
+        told = [json.loads(process.stderr.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert [each["state"] for each in told] == ["running"] * 3
+        assert all(later["elapsed"] - each["elapsed"] > 0.1 for each, later in pairwise(told))
+        source, *_, sink = told[-1]["vertices"]
+        assert source["emitted"] >= sink["received"] > 0
+        assert source["watermark_lag_ms"] is not None
+        assert {"rate", "watermark_lag_ms", "late_events", "queue_fill"} <= sink.keys()
+        *more, conclusion = err.splitlines()
+        assert json.loads(more[-1])["state"] == "cancelled"
+        assert re.match(r"stream cancelled after .* items read", conclusion)
+        assert out and all(line.startswith("WindowResult(") for line in out.splitlines())
+
+    def test_quiet_leaves_only_the_output(self, jobs):
+        process = self.start(jobs, "--quiet", "--interval", "0.2")
+        for _ in range(20):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert re.fullmatch(r"stream cancelled after .*\n", err)
+
+    def test_metrics_are_served_while_the_job_runs(self, jobs):
+        process = self.start(jobs, "--quiet", "--metrics-port", "0")
+        told = process.stderr.readline()
+        url = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n", told)[1]
+        assert process.stdout.readline()
+        with urllib.request.urlopen(url, timeout=10) as response:
+            families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
+        assert families["jetlet_job_running"].samples[0].labels["job_name"] == "stream"
+        lag = families["jetlet_vertex_watermark_lag_seconds"]
+        assert "count" in {sample.labels["vertex"] for sample in lag.samples}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+        with pytest.raises(OSError):
+            urllib.request.urlopen(url, timeout=10)
+
+    def test_busy_port_is_refused_before_anything_runs(self, jobs):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            result = run(jobs, "words", "--metrics-port", port)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert f"--metrics-port {port}: cannot serve metrics" in result.stderr
+
+    def test_table_on_a_terminal(self, jobs):
+        written, code = in_terminal(
+            *(jobs, "run", f"{FILE}:stream", "--on", "embedded"),
+            stdout=subprocess.DEVNULL,
+            until=lambda written: " ms " in written,
+        )
+        assert code == 130
+        shown = [line for line in screen(written) if line]
+        assert shown[1].split() == ["vertex", "in", "out", "rate", "lag", "late", "queue"]
+        assert re.search(r"^count +[\d,]+ +[\d,]+ +[\d,]+/s +[\d,]+ ms +░", shown[4])
+
+
 class TestHelp:
     @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["plan", "-h"]])
     def test_help_has_an_example(self, project, args):
@@ -253,9 +342,21 @@ class TestSignals:
         # Whole lines to the end, and nothing else.
         assert out.endswith("\n") and all(line.startswith("n = ") for line in out.splitlines())
 
-    def test_a_second_signal_ends_at_once(self, jobs):
-        process = jobs.start("run", f"{FILE}:hanging", "--on", "embedded", "--log-level=error")
+    @pytest.mark.parametrize("members", ["1", "2"])
+    def test_a_function_that_waits_does_not_hold_up_the_end(self, jobs, members):
+        process = jobs.start(
+            *("run", f"{FILE}:hanging", "--on", "embedded", "--log-level=error"),
+            *("--members", members),
+        )
         assert process.stdout.readline() == "hanging\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert re.fullmatch(r"hanging cancelled after .*\n", err)
+
+    def test_a_second_signal_ends_at_once(self, jobs):
+        process = jobs.start("run", f"{FILE}:stubborn", "--on", "embedded", "--log-level=error")
+        assert process.stdout.readline() == "receiving\n"
         process.send_signal(signal.SIGINT)
         # It says so when it has to wait for the user's code.
         assert "Ctrl-C again ends at once" in process.stderr.readline()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -100,64 +101,89 @@ def memory_url():
     fs.pseudo_dirs[:] = [""]
 
 
-# --- Servers --------------------------------------------------------------------------------
+# --- A model of Kafka's transactions --------------------------------------------------------
 
 
-class KafkaCluster:
-    """A cluster that librdkafka plays, reached over TCP. Each topic has four partitions."""
+class KafkaModel:
+    """What Kafka promises of transactions, which the cluster that librdkafka plays does not keep.
+
+    Records and offsets of a transaction count together, when it is committed. A producer that
+    begins aborts what another of its name has begun, which then cannot do anything any more.
+    """
 
     def __init__(self):
-        from confluent_kafka import Producer
+        self.records = []
+        self.offsets = {}
+        self.producers = {}
 
-        self._host = Producer(
-            {"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0}
-        )
-        brokers = self._host.list_topics(timeout=10).brokers.values()
-        self.servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-        self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
-        self._topics = 0
+    def install(self, patch):
+        """Be what clients talk to."""
+        import confluent_kafka
 
-    def topic(self):
-        """A new topic."""
-        self._topics += 1
-        name = f"topic-{self._topics}"
-        while not self._producer.list_topics(name, timeout=10).topics[name].partitions:
-            pass
-        return name
+        patch.setattr(confluent_kafka, "Producer", lambda settings: ModelProducer(self, settings))
+        patch.setattr(confluent_kafka, "Consumer", lambda settings: ModelConsumer(self, settings))
 
-    def send(self, topic, partition, values, *, timestamps=None, **options):
-        for i, value in enumerate(values):
-            at = timestamps[i] if timestamps is not None else 0
-            self._producer.produce(topic, value, partition=partition, timestamp=at, **options)
-        assert self._producer.flush(10) == 0
 
-    def consumer(self, **options):
-        from confluent_kafka import Consumer
+class ModelProducer:
+    def __init__(self, model, settings):
+        self._model = model
+        self._name = settings["transactional.id"]
+        self._records = None
 
-        return Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "test",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 10,
-                "log_level": 0,
-                **options,
-            }
-        )
+    def init_transactions(self, timeout):
+        self._model.producers[self._name] = self
 
-    def read(self, topic, count):
-        """So many messages of a topic."""
-        from confluent_kafka import TopicPartition
+    def begin_transaction(self):
+        assert self._records is None
+        self._records, self._offsets = [], {}
 
-        consumer = self.consumer()
-        consumer.assign([TopicPartition(topic, i, 0) for i in range(4)])
-        found = consumer.consume(count, timeout=10)
-        consumer.close()
-        assert len(found) == count
-        assert all(message.error() is None for message in found)
-        return found
+    def produce(self, topic, value, key, partition, timestamp):
+        self._records.append(value)
+
+    def send_offsets_to_transaction(self, offsets, group, timeout):
+        self._offsets.update({(group, o.topic, o.partition): o.offset for o in offsets})
+
+    def commit_transaction(self, timeout):
+        from confluent_kafka import KafkaError, KafkaException
+
+        if self._model.producers[self._name] is not self:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
+        self._model.records += self._records
+        self._model.offsets.update(self._offsets)
+        self._records = None
+
+    def poll(self, timeout):
+        pass
+
+    def flush(self, timeout):
+        return 0
+
+    def purge(self):
+        pass
+
+
+class ModelConsumer:
+    def __init__(self, model, settings):
+        self._model = model
+        self._group = settings["group.id"]
+
+    def list_topics(self, topic, timeout):
+        found = SimpleNamespace(error=None, partitions={0: None})
+        return SimpleNamespace(topics={topic: found})
+
+    def committed(self, places, timeout):
+        for place in places:
+            key = (self._group, place.topic, place.partition)
+            place.offset = self._model.offsets.get(key, -1001)
+        return places
+
+    def consumer_group_metadata(self):
+        return self._group
+
+    def close(self):
+        pass
 
 
 @pytest.fixture(scope="session")
-def kafka():
-    return KafkaCluster()
+def kafka_model():
+    return KafkaModel

@@ -8,7 +8,11 @@ import sys
 from jetlet import sinks, sources
 sources.text("x.txt"), sources.csv("x.csv"), sources.parquet("x.parquet")
 sinks.csv("out"), sinks.parquet("out"), sinks.json_lines("out", compression="zstd")
-heavy = {"pyarrow", "fsspec", "zstandard", "numpy", "pandas"}
+sources.kafka("t", "host:9092"), sinks.kafka("t", "host:9092")
+sources.redis_stream("s", "redis://host"), sinks.redis_stream("s", "redis://host")
+sinks.sql("postgresql://host/database", "t")
+heavy = {"pyarrow", "fsspec", "zstandard", "numpy", "pandas", "confluent_kafka", "redis"}
+heavy |= {"sqlalchemy", "psycopg"}
 print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
 

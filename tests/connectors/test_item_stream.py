@@ -116,7 +116,6 @@ def test_as_a_processor():
         expect_output=[None] * 20,
         compare=compare,
         endless=True,
-        snapshots=False,
         may_wait=True,
         context=ProcessorContext(clock=Running()),
     )

@@ -33,6 +33,8 @@ from jetlet.errors import (
     JetletError,
     OutputExistsError,
 )
+from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.testing import verify_processor
 from jetlet.testing.clock import ManualClock
 
 
@@ -787,6 +789,13 @@ class TestSource:
         reader.restore([None, 0])
         assert [item for _, _, item in self.polled(reader)] == ["c", "d", "b"]
         reader.close()
+
+    def test_as_a_processor(self, log):
+        supplier = StreamReadSupplier(sources.log(log.directory), Timestamps())
+        supplier.prepare(1)
+        verify_processor(
+            supplier, expect_output=["a", "b", "c", "d"], order_matters=False, endless=True
+        )
 
     def test_gap_is_skipped_and_counted_or_fails(self, directory):
         counted = []

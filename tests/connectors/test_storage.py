@@ -8,6 +8,7 @@ import fsspec
 import pytest
 
 from jetlet import sinks, sources
+from jetlet.connectors.storage import locate
 from jetlet.errors import (
     InputNotFoundError,
     InvalidArgumentError,
@@ -135,3 +136,32 @@ def test_missing_fsspec_says_what_to_install(monkeypatch):
         sources.text("s3://bucket/x").splits(1)
     with pytest.raises(MissingDependencyError, match=r"pip install 'jetlet\[fs\]'"):
         sinks.text("s3://bucket/x").begin("run")
+
+
+@pytest.mark.parametrize("kind", ["local", "remote"])
+@pytest.mark.parametrize(
+    ("source", "target", "found", "left"),
+    [
+        (b"new", None, True, b"new"),
+        (None, b"new", True, b"new"),  # done already
+        (b"new", b"new", True, b"new"),  # copied, but not removed
+        (b"new", b"ne", True, b"new"),  # half copied
+        (None, None, False, None),
+    ],
+)
+def test_move_may_be_repeated(request, tmp_path, kind, source, target, found, left):
+    if kind == "remote":
+        request.getfixturevalue("memory_url")
+    storage, root = locate("memory://data" if kind == "remote" else str(tmp_path))
+    paths = storage.join(root, "source"), storage.join(root, "target")
+    for path, content in zip(paths, (source, target), strict=True):
+        if content is not None:
+            with storage.create(path) as file:
+                file.write(content)
+    assert storage.move_again(*paths) is found
+    assert storage.stat(paths[0]) is None
+    if left is None:
+        assert storage.stat(paths[1]) is None
+    else:
+        with storage.open_read(paths[1]) as file:
+            assert file.read() == left

@@ -109,6 +109,36 @@ class TestEveryWay:
         reader.close()
         assert counter_source(way, partitions=2).partitions() == [0, 1]
 
+    def test_the_end_of_a_partition_is_said_before_that_of_all(self, way, blocking):
+        goes_on = threading.Event()
+
+        def fill(partition, buffer):
+            if partition == "short" or goes_on.is_set():
+                buffer.add(partition)
+                buffer.close()
+
+        def generate(partition):
+            while partition == "long" and not goes_on.is_set():
+                yield None
+            yield partition
+
+        function = {"fill": fill} if way == "fill" else {"generator": generate}
+        source = sources.stream(
+            "s",
+            create=lambda context: context.partition,
+            partitions=["long", "short"],
+            blocking=blocking,
+            **function,
+        )
+        reader = source.open(["long", "short"], ProcessorContext())
+        polled = []
+        while not any(each.is_end for each in polled):
+            polled += reader.poll(10)
+        assert {each.partition for each in polled} == {1}
+        goes_on.set()
+        assert read_to_end(reader) == {0: ["long"]}
+        reader.close()
+
     def test_timestamps(self, way, blocking):
         def fill(state, buffer):
             buffer.add("a", 10)
@@ -205,7 +235,6 @@ class TestEveryWay:
         verify_processor(
             supplier,
             expect_output=list(range(10)),
-            snapshots=False,
             may_wait=True,
         )
 

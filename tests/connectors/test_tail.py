@@ -311,9 +311,7 @@ def test_every_line_comes_once_whatever_is_written_when(scratch, writes, data):
 def test_as_a_processor(file):
     supplier = StreamReadSupplier(sources.tail(file), Timestamps())
     supplier.prepare(1)
-    verify_processor(
-        supplier, expect_output=["one", "two"], endless=True, snapshots=False, may_wait=True
-    )
+    verify_processor(supplier, expect_output=["one", "two"], endless=True, may_wait=True)
 
 
 def test_says_what_it_is(file):

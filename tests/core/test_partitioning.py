@@ -4,6 +4,7 @@ import enum
 import ipaddress
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import textwrap
@@ -656,6 +657,28 @@ def test_the_memo_is_bounded_within_one_batch_and_over_many() -> None:
     for number in range(25):
         assert partitioner.partition_ids([number]) == [expected[number]]
         assert len(partitioner._memo) <= 10
+
+
+def test_the_memo_of_keys_that_come_and_go_stays_small() -> None:
+    partitioner = Partitioner(None)
+    for newest in range(0, 100_000, 100):
+        for _ in range(20):
+            partitioner.partition_ids(range(newest, newest + 100))
+        assert len(partitioner._memo) <= partitioner._memo.FIRST_SIZE
+
+
+def test_the_memo_of_keys_that_never_come_again_stays_small() -> None:
+    partitioner = Partitioner(None)
+    for start in range(0, 50_000, 1000):
+        partitioner.partition_ids(range(start, start + 1000))
+        assert len(partitioner._memo) <= partitioner._memo.FIRST_SIZE
+
+
+def test_the_memo_grows_to_hold_all_keys_that_are_in_use() -> None:
+    partitioner, rng = Partitioner(None), random.Random(7)
+    for _ in range(400):
+        partitioner.partition_ids(rng.choices(range(20_000), k=1000))
+    assert len(partitioner._memo) == 20_000
 
 
 def test_long_text_is_not_remembered() -> None:

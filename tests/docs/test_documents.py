@@ -55,7 +55,7 @@ def test_python_of_a_document_runs(document, tmp_path):
 
 
 def test_only_documents_marked_so_start_spark():
-    starts = re.compile(r"\.run\(\)|on=\"spark\"|SparkEngine\(")
+    starts = re.compile(r"\bp\.run\(\)|on=\"spark\"|SparkEngine\(")
     found = {file.name for file in DOCUMENTS if starts.search(program(file))}
     assert found <= set(ON_SPARK)
 
@@ -121,8 +121,10 @@ def test_readme_leads_to_every_document():
         assert f"(docs/{document.name})" in readme
 
 
-def test_drawing_is_well_formed_and_has_a_dark_form():
-    drawing = ROOT / "docs" / "engine.svg"
+@pytest.mark.parametrize(
+    "drawing", sorted((ROOT / "docs").glob("*.svg")), ids=lambda file: file.name
+)
+def test_drawing_is_well_formed_and_has_a_dark_form(drawing):
     root = ET.parse(drawing).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     style = root.find("{http://www.w3.org/2000/svg}style").text

@@ -6,6 +6,7 @@ import csv
 import gzip
 import importlib.util
 import json
+import operator
 import re
 import subprocess
 import sys
@@ -20,7 +21,15 @@ from jetlet.testing import verify_processor
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = EXAMPLES / "data"
-NAMES = ("access_log", "custom_processor", "enrich", "orders", "word_count")
+NAMES = (
+    "access_log",
+    "async_tasks",
+    "custom_processor",
+    "enrich",
+    "orders",
+    "page_views",
+    "word_count",
+)
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("spark", marks=pytest.mark.spark)])
@@ -152,6 +161,40 @@ def test_enrich(load, on, capsys):
     letters = dead_letters("out/enrich/unknown")
     assert Counter(letter["item"]["sensor"] for letter in letters) == unknown
     assert all("the server says 404" in letter["error"] for letter in letters)
+
+
+def test_async_tasks(load, capsys):
+    example = load("async_tasks")
+    job = example.app.run()
+
+    expected = [{**r, "room": example.ROOMS[r["sensor"] % 4]} for r in example.READINGS]
+    enriched = example.memory.messages("enriched")
+    in_order = operator.itemgetter("sensor", "celsius")
+    assert sorted(enriched, key=in_order) == sorted(expected, key=in_order)
+    shown = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    counts = Counter(reading["room"] for reading in expected)
+    assert shown == [[room, f"{count:,}"] for room, count in sorted(counts.items())]
+    assert job.metrics().containers[0]["process_calls"] == len(example.READINGS)
+
+
+def test_page_views(load, capsys):
+    text = gzip.decompress((DATA / "access.log.gz").read_bytes()).decode()
+    expected = Counter(re.findall(r'"GET ([^ ?]+)\S* HTTP/[\d.]+" 200 ', text))
+    example = load("page_views")
+    example.app.run()
+    shown = capsys.readouterr().out
+    for count, page in re.findall(r" +([\d,]+)  (\S+)", shown):
+        assert int(count.replace(",", "")) == expected[page]
+    (busiest, _) = expected.most_common(1)[0]
+    assert busiest in shown
+    # The last count that was sent of each page.
+    assert dict(example.memory.messages("counts")) == expected
+
+    # The second run finds that everything was counted before.
+    again = load("page_views")
+    again.app.run()
+    assert sorted(capsys.readouterr().out) == sorted(shown)
+    assert again.memory.messages("counts") == []
 
 
 def test_custom_processor(load, on, capsys):

@@ -13,6 +13,8 @@ from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.progress import DONE, NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
+from jetlet.execution.tasklet_snapshots import TaskletSnapshots
+from jetlet.snapshots.state_sink import StateSink
 from jetlet.testing.clock import ManualClock
 
 
@@ -55,7 +57,7 @@ class ScriptedProcessor(Processor):
 
     def save_to_snapshot(self):
         done = self._answer("save")
-        return done and self.outbox.offer_to_snapshot("state", len(self.log))
+        return done and self.outbox.offer_to_snapshot("state", "value")
 
     def snapshot_commit_prepare(self):
         return self._answer("prepare")
@@ -89,12 +91,17 @@ class Bench:
         outputs=1,
         capacity=1024,
         guarantee=EXACTLY_ONCE,
-        snapshot_queue=None,
+        saves=False,
+        saved_schema=None,
         **options,
     ):
         self.processor = processor
         self.clock = ManualClock()
         self.snapshots = SnapshotContext(guarantee)
+        self.chunks = []
+        """What was saved, if it ``saves``."""
+        self.has_room = True
+        state = StateSink("vertex", 0, self.chunks.append, lambda: not self.has_room)
         self.phases = []
         self.inputs = []
         edges = []
@@ -116,8 +123,9 @@ class Bench:
             ProcessorContext(vertex_name="vertex", job_name="job", clock=self.clock),
             edges,
             [SingleTargetEdge(queue) for queue in self.outputs],
-            snapshot_context=self.snapshots,
-            snapshot_edge=None if snapshot_queue is None else SingleTargetEdge(snapshot_queue),
+            snapshots=TaskletSnapshots(
+                self.snapshots, state if saves else None, saved_schema=saved_schema
+            ),
             **options,
         )
         self.tasklet.init()
@@ -148,6 +156,12 @@ class Bench:
         while (entry := self.outputs[ordinal].poll(10_000)) is not None:
             out += [entry] if isinstance(entry, SpecialItem) else entry
         return out
+
+    def saved(self):
+        """The entries that were saved since the last look."""
+        entries = [entry for chunk in self.chunks for entry in chunk.items()]
+        self.chunks.clear()
+        return entries
 
     def taken_log(self):
         """The callbacks since the last look."""

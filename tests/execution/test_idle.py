@@ -12,6 +12,7 @@ from jetlet.execution.idle import (
     COOPERATIVE_BACKOFF,
     MAX_DUTY,
     PARKED,
+    RESTING,
     BackoffIdleStrategy,
 )
 
@@ -99,6 +100,13 @@ def test_worker_without_tasklets_hardly_ever_looks():
     strategy = Recording()
     strategy.park()
     assert strategy.pauses == [PARKED]
+
+
+@pytest.mark.usefixtures("cpu_time")
+def test_worker_whose_tasklets_wait_to_be_woken_looks_now_and_then():
+    strategy = Recording()
+    strategy.rest()
+    assert strategy.pauses == [RESTING]
 
 
 # --- Waking, with real locks ------------------------------------------------------------------

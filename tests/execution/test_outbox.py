@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from jetlet.core import DONE, IDLE, SnapshotBarrier, Watermark
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.outbound_edge import SingleTargetEdge
-from jetlet.execution.outbox import MAX_ITEMS_PER_CALL, EdgeOutbox, shorten
+from jetlet.execution.outbox import (
+    MAX_ITEMS_PER_CALL,
+    STATE_BYTES_PER_ITEM,
+    EdgeOutbox,
+    shorten,
+)
 from jetlet.execution.queue import BoundedQueue
+from jetlet.snapshots.state_sink import StateSink
 
 
 class Plain:
@@ -29,11 +35,10 @@ class Mute:
         raise RuntimeError("no comment")
 
 
-def make(*capacities, snapshot=None):
+def make(*capacities, state=None):
     queues = [BoundedQueue(capacity) for capacity in capacities]
     edges = [SingleTargetEdge(queue) for queue in queues]
-    store = None if snapshot is None else SingleTargetEdge(snapshot)
-    outbox = EdgeOutbox(edges, store)
+    outbox = EdgeOutbox(edges, state)
     outbox.begin_call()
     return outbox, queues
 
@@ -295,28 +300,71 @@ def test_refused_watermark_does_not_count_as_sent():
 # --- Snapshots --------------------------------------------------------------------------------
 
 
-def test_state_goes_to_the_snapshot_and_the_barrier_everywhere():
-    store = BoundedQueue(9)
-    outbox, (queue,) = make(9, snapshot=store)
+class State:
+    """A sink for state that is full when it is told to be."""
+
+    def __init__(self):
+        self.chunks = []
+        self.is_full = False
+        self.sink = StateSink("vertex", 0, self.chunks.append, lambda: self.is_full)
+
+    def entries(self):
+        return [entry for chunk in self.chunks for entry in chunk.items()]
+
+
+def test_state_goes_to_the_snapshot_and_items_to_the_edges():
+    state = State()
+    outbox, (queue,) = make(9, state=state.sink)
     outbox.offer("item")
     assert outbox.offer_to_snapshot("key", "value")
-    assert outbox.offer_barrier(SnapshotBarrier(1))
+    assert outbox.offer_batch_to_snapshot([("a", 1), ("b", 2)])
+    outbox.finish_state()
+    assert outbox.offer_special(SnapshotBarrier(1))
     assert drained(queue) == ["item", SnapshotBarrier(1)]
-    assert drained(store) == [("key", "value"), SnapshotBarrier(1)]
+    assert state.entries() == [("key", "value"), ("a", 1), ("b", 2)]
 
 
 def test_full_snapshot_refuses_and_resumes():
-    store = BoundedQueue(1)
-    outbox, _ = make(snapshot=store)
+    state = State()
+    outbox, _ = make(state=state.sink)
     assert outbox.offer_to_snapshot("a", 1)
-    assert outbox.offer_to_snapshot("b", 2), "accepted; it waits for room"
-    assert not outbox.offer_to_snapshot("c", 3)
-    assert drained(store) == [("a", 1)]
+    state.is_full = True
+    assert not outbox.offer_to_snapshot("b", 2)
     next_call(outbox)
-    assert outbox.offer_to_snapshot("c", 3)
-    assert drained(store) == [("b", 2)]
+    assert not outbox.offer_to_snapshot("b", 2)
+    state.is_full = False
     next_call(outbox)
-    assert drained(store) == [("c", 3)]
+    with pytest.raises(ProcessorContractError, match="offer the same item"):
+        outbox.offer_to_snapshot("c", 3)
+    next_call(outbox)
+    assert outbox.offer_to_snapshot("b", 2)
+    outbox.finish_state()
+    assert state.entries() == [("a", 1), ("b", 2)]
+
+
+def test_call_takes_so_much_state_that_it_stays_short():
+    outbox, _ = make(state=State().sink)
+    assert outbox.offer_batch_to_snapshot([(key, key) for key in range(MAX_ITEMS_PER_CALL)])
+    assert not outbox.offer_to_snapshot("more", 1)
+    outbox, _ = make(state=State().sink)
+    assert outbox.offer_to_snapshot("large", b"x" * STATE_BYTES_PER_ITEM * MAX_ITEMS_PER_CALL)
+    assert not outbox.offer_to_snapshot("more", 1)
+
+
+def test_while_it_only_finishes_it_takes_the_refused_item_and_no_other():
+    outbox, (queue,) = make(100_000)
+    refused = fill(outbox)
+    next_call(outbox)
+    outbox.finish_only(is_closed=True)
+    assert outbox.offer(refused)
+    assert not outbox.offer("next")
+    assert not outbox.has_unfinished_item(), "it was not begun"
+    outbox.finish_only(is_closed=False)
+    next_call(outbox)
+    assert outbox.offer("another one")
+    assert drained(queue)[-1] == refused
+    next_call(outbox)
+    assert drained(queue) == ["another one"]
 
 
 def test_without_a_snapshot_state_is_dropped():

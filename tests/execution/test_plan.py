@@ -8,7 +8,7 @@ import pytest
 
 from jetlet.core import DAG, Processor, ProcessorSupplier, between, from_
 from jetlet.core.partitioning import assign
-from jetlet.errors import InvalidDagError, JobFailedError
+from jetlet.errors import InvalidDagError, JobFailedError, UnsupportedFeatureError
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
     PartitionedEdge,
@@ -16,6 +16,8 @@ from jetlet.execution.outbound_edge import (
     UnicastEdge,
 )
 from jetlet.execution.plan import ExecutionPlan, RunContext
+from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tasklet_supplier import TaskletSupplier
 
 SIZES = range(1, 9)
 
@@ -272,3 +274,35 @@ def test_supplier_must_not_return_one_processor_twice():
     dag.new_vertex("a", lambda: one, 2)
     with pytest.raises(JobFailedError, match="one processor several times"):
         built(dag)
+
+
+# --- Vertices that bring their own tasklets -----------------------------------------------------
+
+
+class Own(TaskletSupplier):
+    def tasklets(self, context):
+        tasklet = Doing()
+        tasklet.name = f"{context.vertex_name} {context.member_index} of {context.member_count}"
+        return [tasklet]
+
+
+class Doing(Tasklet):
+    def call(self):
+        return None
+
+
+def own_tasklets():
+    dag = DAG("own")
+    a, b = dag.new_vertex("a", Own(), 1), dag.new_vertex("b", TaskletSupplier(), 1)
+    dag.edge(between(a, b))
+    return dag
+
+
+def test_vertices_may_bring_their_own_tasklets():
+    plan = ExecutionPlan(own_tasklets(), member_index=1, member_count=3)
+    assert [tasklet.name for tasklet in plan.build(RunContext())] == ["a 1 of 3"]
+
+
+def test_tasklets_of_their_own_have_no_snapshots():
+    with pytest.raises(UnsupportedFeatureError, match="leave out processing_guarantee"):
+        built(own_tasklets(), processing_guarantee="exactly-once")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from jetlet.core import DONE, SnapshotBarrier, Watermark
-from jetlet.execution import progress
+from jetlet.errors import ProcessorContractError
+from jetlet.execution import outbox, progress
+from jetlet.execution.outbox import LATER_BATCH, MAX_ITEMS_PER_CALL
 from jetlet.execution.processor_tasklet import State
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS
-from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.snapshot_context import AT_LEAST_ONCE, EXACTLY_ONCE, ActiveSnapshot
 
 ONE_INPUT = ({},)
@@ -88,13 +91,101 @@ def test_failed_snapshot_is_rolled_back(bench, scripted):
 
 
 def test_state_is_saved_before_the_barrier_goes_on(bench, scripted):
-    store = BoundedQueue(10)
-    step = bench(scripted(), inputs=ONE_INPUT, snapshot_queue=store)
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.processor.answers["save"].append(False)
     step.begin(FIRST)
     step.feed(0, BARRIER)
+    step.tasklet.call()
+    step.tasklet.call()
+    assert step.saved() == []
+    assert step.output() == []
     step.run()
-    assert store.poll(10) == (("state", 1),)
-    assert store.poll(10) == BARRIER
+    assert step.saved() == [("state", "value")]
+    assert step.output() == [BARRIER]
+
+
+def test_processor_waits_with_its_state_while_too_much_waits_to_be_written(bench, scripted):
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.has_room = False
+    step.begin(FIRST)
+    step.feed(0, BARRIER)
+    assert step.run()[-1] is State.SAVE_SNAPSHOT
+    assert step.output() == []
+    step.has_room = True
+    step.run()
+    assert step.saved() == [("state", "value")]
+    assert step.output() == [BARRIER]
+
+
+def test_barrier_that_comes_before_the_snapshot_was_announced_waits_for_it(bench, scripted):
+    # That of another member may be faster than the word of the coordinator.
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.feed(0, [1], BARRIER, [2])
+    assert step.run()[-1] is State.SAVE_SNAPSHOT
+    assert step.taken_log() == [("process", 0, [1])]
+    step.begin(FIRST)
+    step.run()
+    assert step.output() == [1, BARRIER, 2]
+    assert step.phases == [1]
+
+
+class LaterMixin:
+    """Leaves its state, a table of so many entries, to be saved between later calls."""
+
+    count = 3 * LATER_BATCH
+
+    def save_to_snapshot(self):
+        self.outbox.save_later({n: n for n in range(self.count)}.items())
+        return True
+
+
+def test_state_that_is_left_for_later_does_not_hold_up_the_flow(bench, scripted, monkeypatch):
+    monkeypatch.setattr(outbox, "SAVING_NS", 0)
+    step = bench(type("Later", (LaterMixin, scripted), {})(), inputs=ONE_INPUT, saves=True)
+    step.begin(FIRST)
+    step.feed(0, [1], BARRIER, [2])
+    while BARRIER not in step.output():
+        step.tasklet.call()
+    assert step.phases == [], "the barrier has gone on, but not all is saved"
+    step.run()
+    assert step.output() == [2]
+    assert step.phases == [1]
+    assert step.saved() == [(n, n) for n in range(3 * LATER_BATCH)]
+
+
+def test_state_is_saved_while_the_output_is_held_up(bench, scripted, monkeypatch):
+    monkeypatch.setattr(outbox, "SAVING_NS", 0)
+    later = type("Later", (LaterMixin, scripted), {})()
+    step = bench(later, inputs=ONE_INPUT, saves=True, capacity=1)
+    step.begin(FIRST)
+    step.feed(0, [1, 2, 3], BARRIER, [4, 5, 6])
+    for _ in range(50):
+        step.tasklet.call()
+        if step.tasklet.state is not State.PROCESS_WATERMARK:
+            step.output()
+    assert step.phases == [1]
+
+
+def test_state_left_for_later_waits_for_room(bench, scripted):
+    step = bench(type("Later", (LaterMixin, scripted), {})(), inputs=ONE_INPUT, saves=True)
+    step.has_room = False
+    step.begin(FIRST)
+    step.feed(0, BARRIER, [2])
+    step.run()
+    assert step.output() == [BARRIER, 2]
+    assert step.phases == []
+    assert step.tasklet.call() is NO_PROGRESS
+    step.has_room = True
+    step.run()
+    assert step.phases == [1]
+
+
+def test_last_state_of_a_source_is_saved_as_a_whole(bench, scripted, monkeypatch):
+    monkeypatch.setattr(outbox, "SAVING_NS", 0)
+    source = bench(type("Later", (LaterMixin, scripted), {})(), saves=True)
+    assert source.run()[-1] is State.END
+    (ended,) = source.snapshots.ended
+    assert len([entry for chunk in ended.state for entry in chunk.items()]) == 3 * LATER_BATCH
 
 
 def test_snapshot_waits_until_the_inbox_is_empty(bench, scripted):
@@ -199,6 +290,31 @@ def test_terminal_barrier_is_aligned_also_under_at_least_once(bench, scripted):
     assert step.output() == [TERMINAL]
 
 
+def test_no_snapshot_can_be_taken_before_the_edges_of_lowest_priority_are_read(bench, scripted):
+    step = bench(
+        scripted(),
+        inputs=({"priority": -2}, {"priority": -1}, {"priority": 0}, {"is_restore": True}),
+    )
+    drained = []
+    step.snapshots.when_drained(lambda: drained.append(True))
+    for ordinal in (3, 0, 1):
+        step.run()
+        assert step.snapshots.draining == 1
+        assert drained == []
+        step.feed(ordinal, DONE)
+    step.run()
+    assert step.snapshots.draining == 0
+    assert drained == [True]
+
+
+def test_edges_of_one_priority_need_not_be_drained(bench, scripted):
+    step = bench(scripted(), inputs=({"priority": 3}, {"priority": 3}, {"is_restore": True}))
+    assert step.snapshots.draining == 0
+    drained = []
+    step.snapshots.when_drained(lambda: drained.append(True))
+    assert drained == [True]
+
+
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
 def test_ended_input_is_not_waited_for(bench, scripted, guarantee):
     step = bench(scripted(), inputs=TWO_INPUTS, guarantee=guarantee)
@@ -290,8 +406,55 @@ def test_source_finishes_a_refused_item_before_it_saves(bench, scripted):
     out = source.output()
     at = out.index(BARRIER)
     names = [name for name, *_ in source.taken_log()]
-    assert names[: names.index("save")] == ["complete"] * 3, "until nothing was refused any more"
+    assert names[: names.index("save")] == ["complete"] * 2, "until that item is out"
     assert out[:at] == list(range(at))
+
+
+def test_source_that_ends_each_call_with_a_refusal_joins_between_two_items(bench, scripted):
+    class Endless(scripted):
+        """Emits item by item for as long as it is let."""
+
+        sent = 0
+
+        def complete(self):
+            while self.outbox.offer(self.sent):
+                self.sent += 1
+            return False
+
+        def save_to_snapshot(self):
+            return self.outbox.offer_to_snapshot("sent", self.sent)
+
+    source = bench(Endless(), capacity=100_000, saves=True)
+    source.tasklet.call()
+    assert source.tasklet.outbox.has_unfinished_item()
+    source.begin(FIRST)
+    for _ in range(10):
+        source.tasklet.call()
+    out = source.output()
+    at = out.index(BARRIER)
+    assert at == MAX_ITEMS_PER_CALL + 1, "the item that was refused, and no other"
+    assert source.saved() == [("sent", at)]
+    assert [item for item in out if item != BARRIER] == list(range(len(out) - 1))
+    source.finish(1)
+    for _ in range(10):
+        source.tasklet.call()
+    assert source.processor.log == [("prepare",), ("finish", True)]
+
+
+def test_item_refused_while_only_one_may_go_out_must_not_be_forgotten(bench, scripted):
+    class Forgetful(scripted):
+        sent = 0
+
+        def complete(self):
+            while self.outbox.offer(self.sent):
+                self.sent += 1
+            return self.sent > MAX_ITEMS_PER_CALL
+
+    source = bench(Forgetful(), capacity=100_000)
+    source.tasklet.call()
+    source.begin(FIRST)
+    with pytest.raises(ProcessorContractError, match="return False whenever offer"):
+        source.tasklet.call()
 
 
 def test_source_joins_each_snapshot_once(bench, scripted):
@@ -379,6 +542,42 @@ def test_tasklet_that_ends_during_phase_two_is_not_waited_for(bench, scripted):
     assert source.phases == [2]
 
 
+def test_completed_source_leaves_its_last_state_and_its_reports(bench, scripted):
+    class Reporting(scripted):
+        def complete(self):
+            self.context.report("written")
+            return True
+
+    source = bench(Reporting(), saves=True)
+    source.processor.answers["save"].append(False)
+    assert source.run()[-1] is State.SAVE_FINAL_STATE
+    assert source.run()[-1] is State.END
+    (ended,) = source.snapshots.ended
+    assert (ended.vertex, ended.processor) == ("vertex", 0)
+    assert pickle.loads(ended.reports) == ["written"]
+    assert [entry for chunk in ended.state for entry in chunk.items()] == [("state", "value")]
+    assert source.saved() == [], "it belongs to no snapshot of its own"
+
+
+def test_other_completed_processors_leave_no_state(bench, scripted):
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.feed(0, [1], DONE)
+    step.run()
+    (ended,) = step.snapshots.ended
+    assert ended.state == ()
+    assert ended.reports is None
+
+
+def test_processor_that_ends_with_a_terminal_snapshot_has_not_completed(bench, scripted):
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.begin(ActiveSnapshot(1, is_terminal=True))
+    step.feed(0, TERMINAL)
+    step.run()
+    step.finish(1)
+    assert step.run()[-1] is State.END
+    assert step.snapshots.ended == []
+
+
 # --- Exports ----------------------------------------------------------------------------------
 
 
@@ -447,3 +646,25 @@ def test_restored_run_goes_on_counting_snapshots(bench, scripted):
     source.begin(ActiveSnapshot(7))
     source.run()
     assert source.output() == [SnapshotBarrier(7)]
+
+
+# --- State that outlives its processor --------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_state_is_saved_at_the_end_if_others_need_it(bench, scripted, is_kept):
+    step = bench(scripted(), inputs=ONE_INPUT, saves=True)
+    step.processor.keeps_state_at_end = is_kept
+    step.feed(0, [1], DONE)
+    assert (State.SAVE_FINAL_STATE in step.run()) == is_kept
+    (ended,) = step.snapshots.ended
+    kept = [entry for chunk in ended.state for entry in chunk.items()]
+    assert kept == ([("state", "value")] if is_kept else [])
+
+
+def test_source_saves_where_it_has_ended(bench, scripted):
+    step = bench(scripted(), saves=True)
+    assert State.SAVE_FINAL_STATE in step.run()
+    (ended,) = step.snapshots.ended
+    assert [entry for chunk in ended.state for entry in chunk.items()] == [("state", "value")]
+    assert step.saved() == []

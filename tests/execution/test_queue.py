@@ -186,3 +186,14 @@ def test_producer_and_consumer_on_two_threads_lose_nothing(capacity):
     thread.join()
     assert got == list(range(count))
     assert len(queue) == 0
+
+
+def test_an_empty_queue_takes_a_whole_batch_if_told_to():
+    queue = BoundedQueue(4, takes_whole=True)
+    assert queue.offer(range(10)) == 10
+    assert queue.offer([0]) == 0 and len(queue) == 10
+    assert [*queue.poll(8)] == [*range(8)]
+    assert queue.offer(range(10), 3) == 2  # no longer empty: bounded as ever
+    assert [*queue.poll(8)] == [8, 9] and [*queue.poll(8)] == [3, 4]
+    assert queue.offer(range(10), 5) == 5
+    assert [*queue.poll(8)] == [5, 6, 7, 8, 9] and queue.is_empty()

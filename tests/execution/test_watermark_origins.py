@@ -35,10 +35,24 @@ def test_inputs_of_the_same_origin_wake_up_together():
 def test_they_are_idle_again_when_all_of_them_are():
     coalescer = made_idle([A, A], 10, 10)
     assert coalescer.observe_watermark(0, 50) == ()
-    assert coalescer.observe_watermark(0, IDLE.timestamp) == (Watermark(50), IDLE)
+    assert coalescer.observe_watermark(0, IDLE.timestamp) == ()
+    assert coalescer.observe_watermark(1, 50) == (Watermark(50),)
+    assert coalescer.observe_watermark(1, IDLE.timestamp) == (IDLE,)
     coalescer = made_idle([A, A], 10, 10)
     coalescer.observe_event(0)
     assert coalescer.observe_done(0) == (IDLE,)
+
+
+def test_one_that_has_ended_does_not_overtake_those_who_will_say_the_same():
+    coalescer = made_idle([A, A | B, B], 10, 10, 10)
+    assert coalescer.observe_watermark(0, 50) == ()
+    assert coalescer.observe_done(0) == ()
+    # Not even with the help of somebody else.
+    assert coalescer.observe_watermark(2, 60) == ()
+    assert coalescer.observe_watermark(1, 50) == (Watermark(50),)
+    assert coalescer.observe_watermark(1, 60) == (Watermark(60),)
+    assert coalescer.observe_done(1) == ()
+    assert coalescer.observe_watermark(2, IDLE.timestamp) == (IDLE,)
 
 
 def test_inputs_of_other_origins_stay_idle():

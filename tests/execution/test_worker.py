@@ -7,7 +7,13 @@ import pytest
 from jetlet.execution.processor_tasklet import SLOW_CALL_NS
 from jetlet.execution.progress import DONE, MADE_PROGRESS, NO_PROGRESS, WAS_ALREADY_DONE
 from jetlet.execution.tasklet import Tasklet
-from jetlet.execution.worker import BlockingWorker, CooperativeWorker, Pool, TaskletTracker
+from jetlet.execution.worker import (
+    RESTLESS,
+    BlockingWorker,
+    CooperativeWorker,
+    Pool,
+    TaskletTracker,
+)
 from jetlet.testing.clock import ManualClock
 
 
@@ -61,6 +67,7 @@ class FakeIdle:
     def __init__(self):
         self.counts = []
         self.parked = 0
+        self.rested = 0
         self.wakes = 0
         self.on_park = lambda: None
 
@@ -68,6 +75,9 @@ class FakeIdle:
 
     def idle(self, count):
         self.counts.append(count)
+
+    def rest(self):
+        self.rested += 1
 
     def park(self):
         self.parked += 1
@@ -89,6 +99,33 @@ def make(*tasklets, execution=None):
 
 def step(worker):
     return worker.run_pass(worker._clock.monotonic_ns())
+
+
+# --- Resting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resting", [(True, True), (True, False)])
+def test_worker_rests_once_all_of_its_tasklets_do(resting):
+    tasklets = [Scripted(*[NO_PROGRESS] * 19, DONE) for _ in resting]
+    for tasklet, is_resting in zip(tasklets, resting, strict=True):
+        tasklet.is_resting = is_resting
+    worker, _, idle, _ = make(*tasklets)
+    worker.shut_down()
+    worker.run()
+    if all(resting):
+        assert idle.counts == list(range(1, RESTLESS + 1))
+        assert idle.rested == 19 - RESTLESS
+    else:
+        assert idle.counts == list(range(1, 20))
+        assert idle.rested == 0
+
+
+def test_a_thread_of_its_own_rests_too():
+    tasklet = Scripted(*[NO_PROGRESS] * 19, DONE)
+    tasklet.is_resting = True
+    idle = FakeIdle()
+    BlockingWorker(tasklet, FakeExecution(), idle_strategy=idle).run()
+    assert (len(idle.counts), idle.rested) == (RESTLESS, 19 - RESTLESS)
 
 
 # --- One pass ---------------------------------------------------------------------------------

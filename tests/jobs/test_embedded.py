@@ -18,7 +18,6 @@ from jetlet.core import (
 from jetlet.errors import (
     InvalidArgumentError,
     InvalidDagError,
-    UnsupportedFeatureError,
 )
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.embedded import EmbeddedEngine
@@ -173,7 +172,7 @@ def test_mistakes_are_raised_by_submit(one_worker, kit):
         one_worker.submit(dag)
     with pytest.raises(InvalidArgumentError, match="runs a Pipeline or a DAG, not 5"):
         one_worker.submit(5)
-    with pytest.raises(UnsupportedFeatureError, match="needs snapshots"):
+    with pytest.raises(InvalidArgumentError, match="needs a place for snapshots"):
         one_worker.submit(
             kit.chain(lambda: kit.Numbers(1)), JobConfig(processing_guarantee="exactly-once")
         )

@@ -406,6 +406,10 @@ def test_machine_without_threads_left_aborts_the_hooks(monkeypatch):
         ({"processing_guarantee": "twice"}, "must be one of none, at-least-once, exactly-once"),
         ({"default_parallelism": 0}, "default_parallelism must be at least 1"),
         ({"snapshot_interval": 0}, "snapshot_interval is in seconds and positive"),
+        ({"keep_snapshots": 0}, "keep_snapshots must be at least 1"),
+        ({"restart_pause": -1.0}, "restart_pause is in seconds and positive"),
+        ({"max_restarts": -1}, "write 0 or more"),
+        ({"suspend_on_failure": True}, 'write processing_guarantee="exactly-once"'),
     ],
 )
 def test_configuration_that_cannot_work_is_refused(wrong, message):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -215,6 +216,16 @@ def test_member_that_finds_nobody_dies_with_the_reason(capsys):
     assert "FileNotFoundError" in words
     assert SECRET not in words
     assert SECRET not in capsys.readouterr().err
+
+
+def test_member_that_finds_nobody_removes_the_directory_of_the_sockets():
+    """Whoever has made it was killed."""
+    directory = Path(tempfile.mkdtemp(prefix="jetlet-"))
+    launcher, deaths = ProcessLauncher(), Deaths()
+    launcher.launch(bootstrap(directory=str(directory)), deaths)
+    deaths.wait()
+    launcher.close()
+    assert not directory.exists()
 
 
 def test_member_outside_of_python_path_finds_jetlet(tmp_path):

@@ -14,7 +14,12 @@ import pytest
 
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.edge import Routing
-from jetlet.errors import JobFailedError, RestartableError, UnpicklableFunctionError
+from jetlet.errors import (
+    JobFailedError,
+    RemoteError,
+    RestartableError,
+    UnpicklableFunctionError,
+)
 from jetlet.jobs.distributed import dump_dag
 from jetlet.jobs.pickling import (
     by_value,
@@ -24,7 +29,7 @@ from jetlet.jobs.pickling import (
     unimportable_modules,
     user_modules,
 )
-from jetlet.jobs.remote_failure import RemoteError, RemoteFailure
+from jetlet.jobs.remote_failure import RemoteFailure
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ class Host:
     config: JobConfig
     runs_here: bool = True
     """Processors run in this process; else a job takes a moment to start, and tests make fewer."""
+    only: frozenset[str] | None = None
+    """The modules whose tests run on it, if not all do: where one more member adds something."""
 
 
 def _spark() -> Any:
@@ -32,11 +34,37 @@ def _spark() -> Any:
     return SparkEngine(master="local[2]")
 
 
+KEYED = frozenset(
+    f"test_{name}" for name in ("aggregates", "joins", "stateful", "streams", "windows")
+)
+"""Where items go from member to member by key."""
+
 HOSTS = [
     Host("embedded-1", lambda: EmbeddedEngine(workers=1), JobConfig()),
     Host("embedded-2", lambda: EmbeddedEngine(workers=2), JobConfig(default_parallelism=2)),
+    Host("embedded-2-members", lambda: EmbeddedEngine(members=2), JobConfig(), runs_here=False),
+    Host(
+        "embedded-3-members",
+        lambda: EmbeddedEngine(members=3),
+        JobConfig(),
+        runs_here=False,
+        only=KEYED,
+    ),
     Host("spark-local", _spark, JobConfig(), runs_here=False),
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what a host has no need to run."""
+    items[:] = [item for item in items if _is_wanted(item)]
+
+
+def _is_wanted(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    for value in callspec.params.values() if callspec is not None else ():
+        if isinstance(value, Host) and value.only is not None:
+            return item.path.stem in value.only
+    return True
 
 
 class EngineUnderTest:
@@ -74,8 +102,20 @@ def hosts() -> Iterator[Callable[[Host], EngineUnderTest]]:
 
 
 def _mark(host: Host) -> Any:
-    marks = [pytest.mark.spark] if host.name.startswith("spark") else []
+    marks = []
+    if host.name.startswith("spark"):
+        marks.append(pytest.mark.spark)
+    elif host.name.endswith("members"):
+        marks.append(pytest.mark.cluster)
     return pytest.param(host, id=host.name, marks=marks)
+
+
+@pytest.fixture(params=[_mark(host) for host in HOSTS if not host.name.startswith("spark")])
+def streaming_engine(
+    request: pytest.FixtureRequest, hosts: Callable[[Host], EngineUnderTest]
+) -> EngineUnderTest:
+    """Those that run streams; the others refuse them when they are submitted."""
+    return hosts(request.param)
 
 
 @pytest.fixture(params=[_mark(host) for host in HOSTS])

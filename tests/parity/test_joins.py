@@ -1,8 +1,8 @@
-"""Hash joins and merges, on every engine; also of stages with themselves."""
+"""Joins and merges, on every engine; also of stages with themselves."""
 
 from __future__ import annotations
 
-from jetlet import JoinClause, Pipeline, sinks, sources, whole_item
+from jetlet import JoinClause, Pipeline, sinks, sources, whole_item, windows
 
 ORDERS = [(i, i % 9, i % 4) for i in range(600)]
 """(order, customer, product); customer 8 and product 3 do not exist."""
@@ -97,3 +97,85 @@ def test_merge(engine):
     assert bag(two.items) == bag([*range(1500), *"xyz"])
     assert bag(three.items) == bag([len(str(x)) for x in range(1500)] + [1, 1, 1])
     assert bag(again.items) == bag("xyzxyzXYZ")
+
+
+CLICKS = [(n * 7919 % 3000, n % 13, f"click {n}") for n in range(300)]
+SALES = [(n * 104729 % 3000, n % 17, f"sale {n}") for n in range(200)]
+"""(time, customer, what); in no order at all."""
+
+
+def timed(p, events):
+    return p.read_from(sources.items(events)).add_timestamps(lambda e: e[0], 0)
+
+
+def test_interval_joins(engine):
+    p = Pipeline("interval")
+    clicks, sales = timed(p, CLICKS), timed(p, SALES)
+    by_click, by_sale = clicks.grouping_key(lambda e: e[1]), sales.grouping_key(lambda e: e[1])
+    sides = {"clicks": (by_click, CLICKS), "sales": (by_sale, SALES)}
+    cases = [("clicks", "sales", 0, 500), ("sales", "sales", 1, 1000)]
+    if engine.runs_here:
+        cases += [("clicks", "sales", -100, 200), ("sales", "clicks", 0, 0)]
+    out = {case: sinks.collect(name=f"{case}") for case in cases}
+    for (first, second, lower, upper), sink in out.items():
+        joined = sides[first][0].interval_join(sides[second][0], lower, upper)
+        joined.write_to(sink)
+    output, dead = sinks.collect(name="output"), sinks.collect(name="dead")
+    by_click.interval_join(
+        by_sale, -50, 50, lambda click, sale: 1 / (number(sale) % 2), on_error=dead
+    ).write_to(output)
+
+    engine.run(p)
+
+    def pairs(first, second, lower, upper):
+        return [
+            (x, y)
+            for x in sides[first][1]
+            for y in sides[second][1]
+            if x[1] == y[1] and lower <= y[0] - x[0] <= upper
+        ]
+
+    for case, sink in out.items():
+        assert bag(sink.items) == bag(pairs(*case)), case
+    close = pairs("clicks", "sales", -50, 50)
+    failing = [(click, sale) for click, sale in close if number(sale) % 2 == 0]
+    assert failing
+    assert bag(letter.item for letter in dead.items) == bag(failing)
+    assert output.items == [1.0] * (len(close) - len(failing))
+
+
+def number(event):
+    return int(event[2].split()[1])
+
+
+def test_joins_in_windows(engine):
+    p = Pipeline("windows")
+    clicks, sales = timed(p, CLICKS), timed(p, SALES)
+    by_click, by_sale = clicks.grouping_key(lambda e: e[1]), sales.grouping_key(lambda e: e[1])
+    out = collectors("inner left itself")
+    by_click.window(windows.tumbling(200)).inner_join(by_sale).write_to(out["inner"])
+    by_click.window(windows.sliding(400, 200)).left_join(
+        by_sale, lambda click, sale: (click[2], sale and sale[2])
+    ).write_to(out["left"])
+    by_sale.window(windows.tumbling(1000)).inner_join(by_sale, name="itself").write_to(
+        out["itself"]
+    )
+
+    engine.run(p)
+
+    def expected(first, second, size, slide, is_inner):
+        found = []
+        for start in range(slide - size, 3000, slide):
+            inside = [[e for e in es if start <= e[0] < start + size] for es in (first, second)]
+            for x in inside[0]:
+                partners = [y for y in inside[1] if x[1] == y[1]]
+                partners = partners or ([] if is_inner else [None])
+                found += [(start, start + size, x[1], (x, y)) for y in partners]
+        return found
+
+    assert bag(map(tuple, out["inner"].items)) == bag(expected(CLICKS, SALES, 200, 200, True))
+    assert bag(map(tuple, out["itself"].items)) == bag(expected(SALES, SALES, 1000, 1000, True))
+    left = expected(CLICKS, SALES, 400, 200, False)
+    assert bag(map(tuple, out["left"].items)) == bag(
+        (start, end, key, (x[2], y and y[2])) for start, end, key, (x, y) in left
+    )

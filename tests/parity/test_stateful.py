@@ -1,10 +1,13 @@
-"""Stages with state, rolling aggregates and distinct, on every engine."""
+"""Stages with state, rolling aggregates and distinct, on every engine.
+
+On bounded input a state lives to the end, whatever its time-to-live: there are no watermarks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet import Pipeline, agg, sinks, sources, whole_item, windows
 
 NUMBERS = range(1200)
 
@@ -111,3 +114,51 @@ def test_states_of_empty_input_and_of_none_keys(engine):
 
     assert empty.items == []
     assert bag(none_keys.items) == bag([(None, 1), (1, 1), (None, 2)])
+
+
+def summed(box, key, x):
+    box.add(x)
+    return ()
+
+
+def test_states_that_expire_live_to_the_end(engine):
+    p = Pipeline("expiring")
+    timed = p.read_from(sources.items(NUMBERS)).add_timestamps(lambda x: 10 * x, 0)
+    keyed = timed.grouping_key(lambda x: x % 7)
+    out = collectors("map filter flat rolling windows")
+    evicted = keyed.flat_map_stateful(
+        Box, summed, ttl=50, on_evict=lambda box, key, time: [(key, box.value, time)] * 2
+    )
+    evicted.write_to(out["flat"])
+    # What is emitted at the end has a time as well.
+    evicted.window(windows.tumbling(10)).aggregate(agg.counting()).write_to(out["windows"])
+    keyed.map_stateful(
+        Box,
+        lambda box, key, x: box.add(1) and None,
+        ttl=50,
+        on_evict=lambda box, key, time: (key, box.value) if key else None,
+    ).write_to(out["map"])
+    keyed.filter_stateful(
+        Box, every_third, ttl=50, on_evict=lambda box, key, time: -1 - key, local_parallelism=2
+    ).write_to(out["filter"])
+    keyed.rolling_aggregate(agg.counting(), ttl=50).write_to(out["rolling"])
+
+    engine.run(p)
+
+    groups = {key: [x for x in NUMBERS if x % 7 == key] for key in range(7)}
+    ends = {key: 10 * items[-1] + 50 for key, items in groups.items()}
+    assert Counter(out["flat"].items) == {
+        (key, sum(items), ends[key]): 2 for key, items in groups.items()
+    }
+    found = {window.start: window.result for window in out["windows"].items}
+    assert found == dict.fromkeys(ends.values(), 2)
+    assert Counter(out["map"].items) == {
+        None: len(NUMBERS),
+        **{(key, len(items)): 1 for key, items in groups.items() if key},
+    }
+    kept = [x for x in out["filter"].items if x >= 0]
+    assert Counter(x % 7 for x in kept) == {key: len(group) // 3 for key, group in groups.items()}
+    assert sorted(x for x in out["filter"].items if x < 0) == [*range(-7, 0)]
+    assert Counter(out["rolling"].items) == {
+        (key, count): 1 for key in groups for count in range(1, len(groups[key]) + 1)
+    }

@@ -151,6 +151,30 @@ def test_windows_over_windows_and_between_other_stages(engine):
     assert late.items == []
 
 
+def test_distinct_items_of_windows(engine):
+    p = Pipeline("distinct")
+    stage = timed(p)
+    by_key = sinks.collect(name="by-key")
+    out = {name: sinks.collect(name=name) for name in WINDOWS}
+    stage.grouping_key(lambda e: e[1]).window(WINDOWS["sliding"]).distinct().write_to(by_key)
+    for name, window in WINDOWS.items():
+        stage.map(lambda e: e[1]).window(window).distinct(name=name).write_to(out[name])
+
+    engine.run(p)
+
+    def one(events):
+        return events[0][1]
+
+    found = as_dict(by_key.items)
+    assert {bounds: item[1] for bounds, item in found.items()} == oracle(
+        WINDOWS["sliding"], one, EVENTS
+    )
+    for name, sink in out.items():
+        expected = {(s, e, None, key) for s, e, key in oracle(WINDOWS[name], one, EVENTS)}
+        assert {tuple(window) for window in sink.items} == expected, name
+        assert len(sink.items) == len(expected)
+
+
 def test_windows_of_no_items(engine):
     p, out = Pipeline("none"), sinks.collect()
     timed(p, []).window(windows.tumbling(10)).aggregate(agg.counting()).write_to(out)

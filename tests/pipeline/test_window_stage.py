@@ -129,3 +129,59 @@ def test_what_has_no_meaning_per_window_says_what_to_write(timed):
         timed.window(windows.tumbling(1)).map(str)
     with pytest.raises(AttributeError, match=r"a stage with a window has no 'agregate'$"):
         timed.window(windows.tumbling(1)).agregate(agg.counting())
+
+
+# --- Distinct items and joins ---------------------------------------------------------------
+
+
+def test_distinct_items_come_as_results_of_windows(timed):
+    late = sinks.collect()
+    stage = timed.window(windows.session(10)).distinct(late=late, name="d", local_parallelism=2)
+    assert stage.name == "d-items"
+    found = transform_before(stage)
+    assert (found.name, found.late, found.local_parallelism) == ("d", late, 2)
+    by_key = timed.grouping_key(abs).window(windows.tumbling(10)).distinct()
+    assert transform(by_key).key_fns == [abs]
+    assert by_key.has_timestamps
+    with pytest.raises(InvalidArgumentError, match="late takes a sink"):
+        timed.window(windows.tumbling(1)).distinct(late=5)
+
+
+def transform_before(stage):
+    (found,) = stage._transform.inputs
+    assert isinstance(found, WindowTransform)
+    return found
+
+
+@pytest.mark.parametrize("method", ["inner_join", "left_join"])
+class TestJoins:
+    def test_each_side_has_its_key(self, timed, method):
+        late, bad = sinks.collect(), sinks.collect(name="bad")
+        window = timed.grouping_key(abs).window(windows.tumbling(10))
+        stage = getattr(window, method)(
+            timed.grouping_key(int), max, late=late, name="j", local_parallelism=2, on_error=bad
+        )
+        found = transform_before(stage)
+        assert (found.key_fns, found.late, found.name) == ([abs, int], late, "j")
+        pairs = stage._transform
+        assert (pairs.name, pairs.to_output, pairs.on_error) == ("j-pairs", max, bad)
+        assert pairs.is_inner is (method == "inner_join")
+        assert pairs.local_parallelism == found.local_parallelism == 2
+        assert stage.has_timestamps
+
+    def test_mistakes_are_refused(self, numbers, timed, method):
+        keyed = timed.grouping_key(abs)
+        join = getattr(keyed.window(windows.tumbling(10)), method)
+        for other in (timed, keyed.window(windows.tumbling(10)), 5):
+            with pytest.raises(InvalidArgumentError, match=r"other\.grouping_key\(lambda item"):
+                join(other)
+        with pytest.raises(MissingTimestampsError, match=r"write \.add_timestamps\("):
+            join(numbers.grouping_key(abs))
+        with pytest.raises(InvalidArgumentError, match=r"grouping_key\(.*\)\.window\(...\)"):
+            getattr(timed.window(windows.tumbling(10)), method)(keyed)
+        with pytest.raises(InvalidArgumentError, match="to_output=lambda item, other"):
+            join(keyed, 5)
+        with pytest.raises(InvalidArgumentError, match="late takes a sink"):
+            join(keyed, late=5)
+        with pytest.raises(InvalidArgumentError, match="on_error must be"):
+            join(keyed, on_error="ignore")

@@ -248,8 +248,10 @@ def test_windows_before_a_sink_have_no_timestamps_to_take_off():
     window = timed_numbers(p).window(windows.tumbling(10)).aggregate(agg.counting(), name="w")
     window.write_to(sinks.noop(name="out"))
     assert vertices(p) == ["items-source", "add-timestamps", "w-prepare", "w", "out"]
-    window.map(abs).write_to(sinks.noop(name="other"))
-    assert {"out-strip", "other-strip"} <= set(vertices(p))
+    window.map(abs).filter(bool).write_to(sinks.noop(name="mapped"))
+    assert not any("strip" in name for name in vertices(p))
+    window.map_batched(list).write_to(sinks.noop(name="other"))
+    assert {"out-strip", "mapped-strip", "other-strip"} <= set(vertices(p))
 
 
 def test_names_of_strips_do_not_clash():
@@ -359,6 +361,113 @@ def test_watermarks_are_as_fine_as_the_windows_behind_need(followed_by, step):
     assert watermark_step(graph, graph.nodes[0]) == step
     again = next(node for node in graph.nodes if node.name == "add-timestamps")
     assert watermark_step(graph, again) == 11
+
+
+def rolling(keyed, ttl):
+    return keyed.rolling_aggregate(agg.counting(), ttl=ttl)
+
+
+@pytest.mark.parametrize(
+    ("followed_by", "step"),
+    [
+        ([lambda k: rolling(k, 500)], 50),
+        ([lambda k: rolling(k, 3)], 1),
+        ([lambda k: rolling(k, 3_600_000)], 1000),
+        ([lambda k: k.map_stateful(list, max, ttl=500), lambda k: rolling(k, 200)], 10),
+        ([lambda k: k.map_stateful(list, max), lambda k: rolling(k, None)], 1000),
+        ([lambda k: rolling(k, 600), lambda k: k.window(windows.tumbling(25)).distinct()], 5),
+        ([lambda k: k.interval_join(k, -1000, 999)], 200),
+        ([lambda k: k.interval_join(k, 5, 5)], 1),
+        ([lambda k: k.window(windows.tumbling(40)).inner_join(k)], 40),
+    ],
+)
+def test_watermarks_are_as_fine_as_the_states_behind_need(followed_by, step):
+    p = Pipeline("p")
+    keyed = stream(p).grouping_key(abs)
+    for follow in followed_by:
+        follow(keyed).write_to(sinks.noop())
+    graph = Graph(p.transforms)
+    assert watermark_step(graph, graph.nodes[0]) == step
+
+
+# --- Reports --------------------------------------------------------------------------------
+
+
+async def slowly_failing(n):
+    return fail_on_seven(n)
+
+
+FAILING = {
+    "map": lambda s: s.map(fail_on_seven),
+    "service": lambda s: s.map_using_service(
+        service(create=lambda context: 5), lambda five, n: fail_on_seven(n)
+    ),
+    "async": lambda s: s.map_async(slowly_failing),
+    "batched": lambda s: s.map_batched(lambda items: list(map(fail_on_seven, items)), max_batch=1),
+    "stateful": lambda s: s.map_stateful(counter, lambda state, n: fail_on_seven(n)),
+    "keyed stateful": lambda s: s.grouping_key(lambda n: n % 3).map_stateful(
+        counter, lambda state, key, n: fail_on_seven(n)
+    ),
+    "expiring": lambda s: s.grouping_key(lambda n: n % 3).map_stateful(
+        counter, lambda state, key, n: fail_on_seven(n), ttl=10
+    ),
+    "rolling": lambda s: s.rolling_aggregate(agg.summing(fail_on_seven)),
+    "expiring rolling": lambda s: s.grouping_key(lambda n: n % 3).rolling_aggregate(
+        agg.summing(fail_on_seven), ttl=10
+    ),
+    "distinct": lambda s: s.grouping_key(fail_on_seven).distinct(),
+    "sort": lambda s: s.sort(fail_on_seven),
+    "join": lambda s: s.hash_join(
+        s._pipeline.read_from(sources.items([1])), fail_on_seven, whole_item
+    ),
+    "join output": lambda s: s.hash_join(
+        s._pipeline.read_from(sources.items([1])),
+        whole_item,
+        whole_item,
+        to_output=lambda n, match: fail_on_seven(n),
+    ),
+    "build side": lambda s: s.hash_join(
+        s._pipeline.read_from(sources.items([7])), whole_item, fail_on_seven
+    ),
+    "key": lambda s: s.grouping_key(fail_on_seven).map_stateful(counter, numbered),
+    "key of an interval join": lambda s: s.grouping_key(fail_on_seven).interval_join(
+        s.grouping_key(whole_item), 0, 1
+    ),
+    "window": lambda s: s.window(windows.tumbling(10)).aggregate(agg.summing(fail_on_seven)),
+    "key of a window": lambda s: (
+        s.grouping_key(fail_on_seven).window(windows.session(10)).aggregate(agg.counting())
+    ),
+    "timestamps": lambda s: s.add_timestamps(fail_on_seven, 0),
+}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("name", FAILING)
+def test_errors_name_items_without_timestamps(name, parallelism):
+    with pytest.raises(JobFailedError) as caught:
+        run(FAILING[name], parallelism, is_timed=True)
+    assert caught.value.item == "7"
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_key_that_cannot_be_routed_is_reported_with_its_item(parallelism):
+    def step(s):
+        return s.map(lambda n: [n]).grouping_key(whole_item).map_stateful(counter, numbered)
+
+    with pytest.raises(JobFailedError) as caught:
+        run(step, parallelism, is_timed=True)
+    assert caught.value.item == "[0]"
+
+
+def test_an_item_of_a_build_side_becomes_a_dead_letter_as_it_is():
+    bad = sinks.collect(name="bad")
+
+    def step(s):
+        pairs = s._pipeline.read_from(sources.items([("x", 1)]))
+        return s.hash_join(pairs, whole_item, lambda pair: 1 / 0, on_error=bad)
+
+    run(step, 1, is_timed=True)
+    assert [letter.item for letter in bad.items] == [("x", 1)]
 
 
 def test_custom_processors_see_events():

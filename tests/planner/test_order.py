@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from jetlet import JoinClause, Pipeline, agg, service, sinks, sources, whole_item
+from jetlet import JoinClause, Pipeline, agg, service, sinks, sources, whole_item, windows
 from jetlet.core.edge import Routing
 from jetlet.errors import OrderNotPreservableError
+from jetlet.testing import scripted_stream
 
 
 async def same(x):
@@ -214,3 +217,62 @@ class TestBehindSort:
 
         with pytest.raises(OrderNotPreservableError, match=r"or \.rebalance\(\) before it"):
             p.plan()
+
+
+# --- Timestamps of streams ----------------------------------------------------------------------
+
+
+def timestamps_behind(step, wanted=None):
+    p = Pipeline("stream")
+    stream = p.read_from(scripted_stream([1], [2])).without_timestamps()
+    timed = step(stream).add_timestamps(lambda n: n, 0, local_parallelism=wanted)
+    timed.map(abs, name="behind").write_to(sinks.noop())
+    dag = p.plan(default_parallelism=4)
+    into = [edge.routing for edge in dag.edges if edge.dest.name == "add-timestamps"]
+    return parallelism(dag), into, routings(dag)
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted", "expected"),
+    [
+        (lambda s: s, None, 2),
+        (lambda s: s, 1, 1),
+        (lambda s: s, 8, 2),
+        (lambda s: s.map(abs), None, 4),
+        (lambda s: s.map(abs, local_parallelism=3), None, 3),
+        (lambda s: s.map_stateful(list, max), None, 1),
+    ],
+)
+def test_a_stream_gets_timestamps_where_it_comes_from(step, wanted, expected):
+    found, into, routing = timestamps_behind(step, wanted)
+    assert found["add-timestamps"] == expected
+    assert into == [Routing.ISOLATED]
+    # That is all: no order is promised to those behind.
+    assert routing["add-timestamps", "behind"] is Routing.UNICAST
+
+
+def test_the_results_of_a_window_over_all_items_get_new_timestamps_in_one_place():
+    p = Pipeline("again")
+    stream = p.read_from(scripted_stream([1], [2])).with_ingestion_timestamps()
+    counts = stream.window(windows.tumbling(10)).aggregate(agg.counting())
+    counts.add_timestamps(lambda w: w.end).write_to(sinks.noop())
+    dag = p.plan(default_parallelism=4)
+    assert parallelism(dag)["add-timestamps"] == 1
+
+
+def test_timestamps_are_taken_off_where_the_items_are():
+    p = Pipeline("strip")
+    stream = p.read_from(scripted_stream([1], [2])).with_ingestion_timestamps()
+    stream.add_timestamps(lambda n: n).write_to(sinks.noop())
+    dag = p.plan(default_parallelism=4)
+    names = ["scripted-stream", "add-timestamps-strip", "add-timestamps", "noop-sink-strip"]
+    for edge in pairwise(names):
+        assert routings(dag)[edge] is Routing.ISOLATED
+    assert {parallelism(dag)[name] for name in names} == {2}
+
+
+def test_bounded_input_gets_timestamps_anywhere():
+    p = Pipeline("bounded")
+    read(p, 1).add_timestamps(lambda n: n, 0).write_to(sinks.noop())
+    dag = p.plan(default_parallelism=4)
+    assert parallelism(dag)["add-timestamps"] == 4

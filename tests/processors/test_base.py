@@ -126,3 +126,47 @@ class Outbox:
         return self.answers.pop(0)
 
     offer_batch = offer
+
+
+def test_what_is_reported_of_an_event_is_its_item():
+    plain, timed = (ErrorPolicy("step", takes_events=is_event) for is_event in (False, True))
+    assert (plain.reported((5, "x")), timed.reported((5, "x"))) == ((5, "x"), "x")
+    failure = timed.failure((5, "x"))
+    assert (failure.item, failure.step) == ("x", "step")
+
+
+class Slow(BatchProcessor):
+    """Emits in the end what was rejected by the way, and takes a turn for each number."""
+
+    def __init__(self):
+        super().__init__(data_ordinals=(0,))
+        self.numbers = []
+
+    def process_batch(self, ordinal, batch):
+        self.numbers += batch
+
+    def complete(self):
+        if self._emitting is None and self.numbers:
+            self._emitting = self.output()
+        return self._emit()
+
+    def output(self):
+        policy = ErrorPolicy("slow", "dead-letter", 1)
+        while self.numbers:
+            number = self.numbers.pop(0)
+            if number < 0:
+                self.reject(policy, number, ValueError("negative"))
+            else:
+                yield [number]
+
+
+def test_what_is_emitted_over_several_turns_ends_with_what_was_rejected():
+    verify_processor(
+        Slow,
+        input=[1, -1, 2, -2],
+        expect_outputs=[
+            [1, 2],
+            [DeadLetter(n, "slow", "ValueError", "negative") for n in (-1, -2)],
+        ],
+        snapshots=False,
+    )

@@ -10,8 +10,8 @@ from jetlet.core import DAG, Inbox, Processor, ProcessorContext, Watermark, betw
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.jobs.embedded import EmbeddedEngine
 from jetlet.pipeline.errors import DeadLetter
-from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.batched import BLOCKING_TURN_NS, TURN_NS, BatchedProcessor
+from jetlet.processors.base import TURN_NS, ErrorPolicy
+from jetlet.processors.batched import BLOCKING_TURN_NS, BatchedProcessor
 from jetlet.testing import ManualClock, verify_processor
 from jetlet.testing.outbox import CheckedOutbox
 

@@ -181,9 +181,8 @@ class Recorder:
         self.batches.append(list(batch))
         return True
 
-    def offer_to_snapshot(self, key, value):
-        self.entries.append((key, value))
-        return True
+    def save_later(self, entries):
+        self.entries += entries
 
 
 def test_many_matches_are_emitted_bit_by_bit():

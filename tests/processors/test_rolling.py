@@ -48,6 +48,22 @@ def plain(operation, items, key_fn=None):
 
 @pytest.mark.parametrize("action", ["fail", "skip"])
 @pytest.mark.parametrize("key_fn", [None, parity, whole_item])
+def test_results_of_events_have_their_times(key_fn, action):
+    for operation in (OPERATIONS["counting"], OPERATIONS["own"], OPERATIONS["in_place"]):
+        verify_processor(
+            partial(
+                RollingAggregateProcessor,
+                operation,
+                key_fn,
+                policy=ErrorPolicy("rolling", action, takes_events=True),
+            ),
+            input=[(7, 3), (5, 1), (9, 4)],
+            expect_output=list(zip([7, 5, 9], plain(operation, [3, 1, 4], key_fn), strict=True)),
+        )
+
+
+@pytest.mark.parametrize("action", ["fail", "skip"])
+@pytest.mark.parametrize("key_fn", [None, parity, whole_item])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_emits_the_result_so_far(name, key_fn, action):
     items = [3, 1, 4, 1, 5, 9, 2, 6]

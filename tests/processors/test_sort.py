@@ -37,8 +37,8 @@ class Collector:
         self.batches.append(len(batch))
         return True
 
-    def offer_to_snapshot(self, key, value):
-        self.entries.append((key, value))
+    def offer_batch_to_snapshot(self, entries):
+        self.entries += entries
         return True
 
     def has_unfinished_item(self):

@@ -231,6 +231,31 @@ def test_parts_hold_everything_and_change_nothing(batches, limit):
     assert drained(spilling) == dict(expected)
 
 
+@settings(max_examples=40)
+@given(
+    batches=st.lists(st.lists(st.tuples(keys, st.integers()), max_size=30), max_size=6),
+    limit=st.sampled_from([1, 300, 1000, 10_000]),
+    size=st.integers(1, 8),
+)
+def test_parts_are_what_is_left_at_every_step_of_draining(batches, limit, size):
+    spilling = SpillingTable(add, limit)
+    expected: dict[object, list[int]] = {}
+    for batch in batches:
+        for key, value in batch:
+            spilling.table.setdefault(key, []).append(value)
+            expected.setdefault(key, []).append(value)
+        spilling.maybe_spill()
+    for drained_batch in spilling.drain(size):
+        for key, values in drained_batch:
+            assert expected.pop(key) == values
+        left: dict[object, list[int]] = {}
+        for part in spilling.parts():
+            for key, values in part:
+                left[key] = left.get(key, []) + values
+        assert left == expected
+    spilling.close()
+
+
 def test_a_table_within_its_bound_stays_in_memory_and_in_order():
     table = SpillingTable(add, 1_000_000)
     for i in range(2500):

@@ -106,6 +106,28 @@ def test_flat_map_takes_any_iterable():
     )
 
 
+@pytest.mark.parametrize("action", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("kind", "key_fn", "fn", "expected"),
+    [
+        (MAP, parity, count_by_key, [(9, (1, 1, 3)), (5, (1, 2, 1)), (7, (0, 1, 4))]),
+        (MAP, whole_item, count_by_key, [(9, (3, 1, 3)), (5, (1, 1, 1)), (7, (4, 1, 4))]),
+        (MAP, None, count, [(9, (1, 3)), (5, (2, 1)), (7, (3, 4))]),
+        (FILTER, parity, is_new_maximum, [(9, 3), (7, 4)]),
+        (FILTER, None, is_new_maximum, [(9, 3), (7, 4)]),
+        (FLAT_MAP, parity, with_previous, [(9, 3), (5, 3), (5, 1), (7, 4)]),
+        (FLAT_MAP, None, with_previous, [(9, 3), (5, 3), (5, 1), (7, 1), (7, 4)]),
+    ],
+)
+def test_results_of_events_have_their_times(kind, key_fn, fn, expected, action):
+    policy = ErrorPolicy("step", action, takes_events=True)
+    verify_processor(
+        partial(StatefulProcessor, kind, list, fn, key_fn, policy=policy),
+        input=[(9, 3), (5, 1), (7, 4)],
+        expect_output=expected,
+    )
+
+
 def test_none_is_a_result_like_any_other():
     verify_processor(
         partial(StatefulProcessor, MAP, list, lambda state, item: None),

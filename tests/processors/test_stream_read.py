@@ -15,6 +15,7 @@ from jetlet.processors.event_time import EventTimePolicy
 from jetlet.processors.stream_read import StreamReadProcessor, StreamReadSupplier, Timestamps
 from jetlet.testing import END, ManualClock, Timed, pause, scripted_stream, verify_processor
 from jetlet.testing.outbox import CheckedOutbox
+from jetlet.testing.streams import ScriptedStream
 
 NATIVE = Timestamps("native", None, EventTimePolicy(allowed_lag=1))
 
@@ -109,6 +110,44 @@ def test_a_quiet_partition_becomes_idle_and_wakes_up():
     assert engine.poll(1000) == [IDLE]
 
 
+def test_a_partition_that_has_ended_is_not_waited_for():
+    stream = scripted_stream(
+        [Timed(5, "a"), END], [Timed(90, "c"), pause(100), Timed(95, "d"), pause(1), END]
+    )
+    engine = Engine(stream, Timestamps("native", None, EventTimePolicy(idle_timeout=0)))
+    assert engine.poll() == [(5, "a"), (90, "c"), Watermark(5), Watermark(90)]
+    assert engine.poll(100) == [(95, "d"), Watermark(95)]
+    engine.poll(1)
+    assert engine.is_done
+
+
+def test_when_all_have_ended_that_is_the_same_as_idle():
+    class Ending(Broken):
+        def poll(self, limit):
+            self.polls = getattr(self, "polls", 0) + 1
+            if self.polls > 2:
+                return ()  # there may be others one day
+            return [Polled(p, [p], [10 * p + 5], is_end=True) for p in range(2)]
+
+        def partitions(self):
+            return [0, 1]
+
+    engine = Engine(Ending(), Timestamps("native", None, EventTimePolicy()))
+    assert engine.poll() == [(5, 0), (15, 1), Watermark(15), IDLE]
+    # Said once more, with items: a mistake of the reader's, but none that holds anything up.
+    assert engine.poll() == [(5, 0), IDLE, (15, 1), IDLE]
+    assert engine.poll(3_600_000) == []
+
+
+def test_the_end_of_a_partition_is_no_news_without_timestamps():
+    stream = scripted_stream(["a", END], ["b", pause(1), "c", END])
+    engine = Engine(stream, Timestamps())
+    assert engine.poll() == ["a", "b"]
+    assert engine.poll(1) == ["c"]
+    assert engine.poll() == []
+    assert engine.is_done
+
+
 def test_each_reader_has_its_share_of_the_partitions():
     stream = scripted_stream(*[[Timed(n, n), END] for n in range(5)])
     shares = []
@@ -143,6 +182,27 @@ def test_positions_go_to_whoever_has_the_partition_afterwards():
     # Neither the items nor the watermarks that were emitted before come again.
     first = [(10, 10), Watermark(1), (12, 12), Watermark(9)]
     assert found == [*first, (11, 11), Watermark(10)]
+
+
+class Named(ScriptedStream):
+    """Knows its partitions by what they begin with."""
+
+    def partition_key(self, number, partition):
+        return partition[0].item
+
+
+def test_positions_go_by_the_key_of_the_partition():
+    scripts = {n: (Timed(n, n), pause(), Timed(10 + n, 10 + n)) for n in range(3)}
+    engine = Engine(Named([scripts[0], scripts[2]], "named"))
+    engine.poll()
+    engine.outbox.begin_snapshot()
+    engine.outbox.begin_call()
+    assert engine.processor.save_to_snapshot()
+    entries = pickle.loads(pickle.dumps(engine.outbox.end_snapshot()))
+    restored = Engine(Named(list(scripts.values()), "named"), Timestamps())
+    restored.processor.restore_from_snapshot(Inbox(entries))
+    assert restored.processor.finish_snapshot_restore()
+    assert restored.poll() == [10, 1, 12]  # the one in the middle is new
 
 
 class Broken(StreamSource, StreamReader):
@@ -199,3 +259,15 @@ def test_a_blocking_source_gets_a_thread_and_is_interrupted():
     engine.processor.interrupt()
     engine.processor.close()
     assert calls == ["interrupt", "close"]
+
+
+@pytest.mark.parametrize("is_replayable", [True, False])
+@pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
+def test_source_that_cannot_be_replayed_is_named_if_anything_was_promised(
+    is_replayable, guarantee, caplog
+):
+    stream = scripted_stream([1, END])
+    stream.is_replayable = is_replayable
+    Engine(stream, Timestamps(), processing_guarantee=guarantee)
+    is_named = "cannot be read again" in caplog.text
+    assert is_named == (not is_replayable and guarantee != "none")

@@ -132,6 +132,36 @@ def test_processor_whose_sink_did_not_open_can_be_closed():
     processor.close()
 
 
+def test_snapshot_waits_until_the_writer_is_in_sync():
+    answers = iter([False, True])
+
+    class Slow(Recorder):
+        def open(self, run_id, writer_id):
+            writer = super().open(run_id, writer_id)
+            writer.sync = lambda: next(answers)
+            return writer
+
+    processor = start(Slow())
+    assert not processor.snapshot_commit_prepare()
+    assert processor.snapshot_commit_prepare()
+    assert start(Recorder()).snapshot_commit_prepare()  # nothing to wait for
+
+
+def test_writer_is_interrupted_while_there_is_one():
+    class Waiting(Recorder):
+        def open(self, run_id, writer_id):
+            writer = super().open(run_id, writer_id)
+            writer.interrupt = lambda: self.log.append("interrupt")
+            return writer
+
+    sink = Waiting()
+    processor = start(sink)
+    processor.interrupt()
+    processor.close()
+    processor.interrupt()
+    assert sink.log[1:] == ["interrupt", "abort writer"]
+
+
 def test_blocking_sink_gets_a_thread():
     assert WriteProcessor(Recorder()).is_cooperative
     assert not WriteProcessor(Recorder(is_blocking=True)).is_cooperative

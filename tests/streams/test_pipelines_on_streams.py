@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, Pipeline, WindowResult, agg, sinks, sources, windows
+from jetlet import EmbeddedEngine, Pipeline, WindowResult, agg, sinks, sources, windows
 from jetlet.errors import JobCancelledError
 from jetlet.testing import (
     END,
     Timed,
-    VirtualClock,
     assert_collected_eventually,
     idle,
     pause,
     scripted_stream,
 )
-
-
-@pytest.fixture(params=[1, 3], ids=["one processor", "three processors"])
-def engine(request):
-    """An engine on a virtual clock, whose stages have one processor or several."""
-    config = JobConfig(default_parallelism=request.param)
-    with EmbeddedEngine(workers=request.param, clock=VirtualClock()) as running:
-        submit = running.submit
-        running.submit = lambda p: submit(p, config)
-        yield running
 
 
 def read(p, *scripts, lag=0, idle_timeout=60_000):

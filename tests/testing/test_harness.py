@@ -359,7 +359,27 @@ def test_processor_may_wait_for_another_thread_that_wakes_it():
         def close(self):
             self.thread.join()
 
-    verify_processor(Waiting, expect_output=[42], may_wait=True)
+    verify_processor(Waiting, expect_output=[42], may_wait=True, snapshots=False)
+
+
+def test_processor_that_wakes_the_engine_is_at_work():
+    class Busy(Processor):
+        """Emits in the third turn."""
+
+        turns = 0
+
+        def complete(self):
+            self.turns += 1
+            if self.turns < self.needed:
+                self.context.wake()
+                return False
+            return self.try_emit(42)
+
+    Busy.needed = 3
+    verify_processor(Busy, expect_output=[42], snapshots=False)
+    Busy.needed = float("inf")
+    with pytest.raises(AssertionError, match=r"no progress for 0\.02 s"):
+        verify_processor(Busy, expect_output=[42], snapshots=False, timeout=0.02)
 
 
 # --- Bad processors ----------------------------------------------------------------------------
@@ -517,11 +537,6 @@ class SavesUnderAnUnstableKey(Summer):
         return self.outbox.offer_to_snapshot(object(), 1)
 
 
-class SavesTwoEntriesUnderOneKey(Summer):
-    def save_to_snapshot(self):
-        return self.outbox.offer_to_snapshot(1, 1) and self.outbox.offer_to_snapshot(1, 2)
-
-
 class SavesAtTheWrongTime(Processor):
     def process_item(self, ordinal, item):
         return self.outbox.offer_to_snapshot("item", item)
@@ -624,7 +639,6 @@ BREACHES = [
     (SaysDoneAfterRefusal, r"complete\(\) returned True though the outbox had refused"),
     (LosesItsLastItem, "item is lost"),
     (SavesALock, "cannot be pickled"),
-    (SavesTwoEntriesUnderOneKey, "two entries with the key 1"),
     (SavesAtTheWrongTime, "outside save_to_snapshot"),
     (PutsAWatermarkIntoABatch, "into a batch"),
     (EmitsABarrier, "only the engine"),
@@ -708,6 +722,17 @@ def test_source_that_forgets_its_position_is_caught_by_a_restore():
     with pytest.raises(AssertionError, match="does it save how far it is"):
         verify_processor(lambda: Forgetful(3), expect_output=[0, 1, 2])
     verify_processor(lambda: Forgetful(3), expect_output=[0, 1, 2], snapshots=False)
+
+
+def test_source_that_forgets_that_it_has_ended_is_caught():
+    class BeginsAnew(CountingSource):
+        """Saves where it is while it is under way only."""
+
+        def save_to_snapshot(self):
+            return self.position == self.limit or super().save_to_snapshot()
+
+    with pytest.raises(AssertionError, match="does it save that it has ended"):
+        verify_processor(lambda: BeginsAnew(3), expect_output=[0, 1, 2])
 
 
 def test_state_must_not_depend_on_the_order_of_its_entries():
@@ -809,3 +834,44 @@ def test_wrong_use_of_the_harness_is_refused(arguments, message):
 def test_a_processor_instance_is_not_a_supplier():
     with pytest.raises(InvalidArgumentError, match="new processor each time"):
         verify_processor(Doubler(), input=[], expect_output=[])
+
+
+class SavesLater(Processor):
+    """Counts items and leaves its table to be saved later: a copy, or the table itself."""
+
+    def __init__(self, copies=True, value=lambda count: count):
+        self.table, self.copies, self.value = {}, copies, value
+
+    def process_item(self, ordinal, item):
+        if not self.try_emit(item):
+            return False
+        counts = self.table.setdefault(item, self.value(0))
+        if isinstance(counts, list):
+            counts.append(item)
+        else:
+            self.table[item] = counts + 1
+        return True
+
+    def save_to_snapshot(self):
+        self.outbox.save_later((dict(self.table) if self.copies else self.table).items())
+        return True
+
+    def restore_from_snapshot(self, inbox):
+        self.table.update(inbox.take())
+
+
+def test_state_may_be_left_to_be_saved_later():
+    verify_processor(SavesLater, input=[1, 2, 1], expect_output=[1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("make", "items"),
+    [
+        (lambda: SavesLater(value=lambda count: []), [1, 2, 1]),  # a list that grows
+        (lambda: SavesLater(copies=False), [1, 2, 1]),  # another number in its place
+        (lambda: SavesLater(copies=False), [1, 2]),  # another key
+    ],
+)
+def test_state_that_is_left_for_later_must_not_change(make, items):
+    with pytest.raises(ProcessorContractError, match="after it was left to be saved later"):
+        verify_processor(make, input=items, expect_output=items)

@@ -43,7 +43,7 @@ def test_a_script_is_followed():
 def test_a_script_without_an_end_never_ends():
     clock = ManualClock()
     reader = opened(scripted_stream(["a"], [END]), clock)
-    assert reader.poll(10) == [Polled(0, ("a",))]
+    assert reader.poll(10) == [Polled(0, ("a",)), Polled(1, (), is_end=True)]
     clock.advance(3600)
     assert reader.poll(10) == []
 
@@ -80,6 +80,7 @@ def test_it_goes_on_from_where_it_was():
     clock.advance(3600)
     reader = opened(stream, clock)
     reader.restore(saved)
+    assert reader.poll(10) == [Polled(1, (), is_end=True)]
     assert reader.poll(10) == []
     clock.advance(ms=60)
     assert reader.poll(10) == [Polled(0, (2,))]

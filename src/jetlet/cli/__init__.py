@@ -7,7 +7,7 @@ imported when it is called, so that ``jetlet --version`` is quick. Exit codes ar
 0       done
 1       the job failed, or something failed that is not a mistake of the caller
 2       a mistake in the command line, in the file, or in the pipeline; nothing has run
-130     cancelled by Ctrl-C
+130     cancelled by Ctrl-C, or by ``jetlet cancel``
 141     nobody reads the output any more
 143     cancelled by SIGTERM
 ======  ==========================================================
@@ -25,12 +25,22 @@ from jetlet._version import __version__
 __all__ = ["main"]
 
 
+JOBS = "jetlet.cli.jobs_commands"
+
+
 class _Commands(click.Group):
     """Finds a command in its module."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         "plan": ("jetlet.cli.plan_command", "Show what a pipeline becomes, without running it."),
         "run": ("jetlet.cli.run_command", "Run a pipeline and watch it."),
+        "jobs": (JOBS, "List the jobs that run."),
+        "suspend": (JOBS, "Stop a job with a snapshot, until it is resumed."),
+        "resume": (JOBS, "Let a suspended job go on from its last snapshot."),
+        "restart": (JOBS, "Stop a job with a snapshot and start it again from there."),
+        "cancel": (JOBS, "End a job."),
+        "snapshot": (JOBS, "Save the state of a job under a name, while it goes on."),
+        "snapshots": ("jetlet.cli.snapshots_command", "List the snapshots in a directory."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,6 +81,7 @@ def main() -> None:
       jetlet run word_count.py                 run on Spark, on this machine
       jetlet run word_count.py --on embedded   run in this process
       jetlet plan word_count.py                show its steps
+      jetlet jobs                              what runs now
 
     'jetlet run --help' tells more.
     """  # noqa: D301 - click's mark for text that is not to be wrapped

@@ -26,8 +26,11 @@ from jetlet.core.dag import DAG
 from jetlet.errors import PlanningError
 from jetlet.jobs.job import Job
 from jetlet.pipeline.pipeline import Pipeline
+from jetlet.tasks.application import TaskApplication
 
-CONVENTIONAL_NAMES = ("p", "pipeline")
+Runnable = Pipeline | DAG | TaskApplication
+"""What a file can hold for an engine to run."""
+CONVENTIONAL_NAMES = ("p", "pipeline", "app")
 """Looked for where a file has several pipelines and none is named."""
 
 
@@ -35,13 +38,13 @@ CONVENTIONAL_NAMES = ("p", "pipeline")
 class Loaded:
     """What was found, and where the user's code is."""
 
-    what: Pipeline | DAG
+    what: Runnable
     home: Path
     """The directory that was put on ``sys.path``."""
 
 
 def load(target: str) -> Loaded:
-    """The pipeline or DAG that ``FILE[:NAME]`` names; raises :class:`Refused`."""
+    """The pipeline, application or DAG that ``FILE[:NAME]`` names; raises :class:`Refused`."""
     file, name = _split(target)
     path = Path(file)
     if path.suffix == ".py" or os.sep in file or path.exists():
@@ -175,9 +178,9 @@ def _loading(what: str, home: Path) -> Iterator[None]:
         running.run = run
 
 
-def _refuse_to_run(pipeline: Pipeline, *args: Any, **options: Any) -> Job:
+def _refuse_to_run(pipeline: Pipeline | TaskApplication, *args: Any, **options: Any) -> Job:
     raise PlanningError(
-        f"pipeline {pipeline.name!r} is run while its file is loaded: put run() under "
+        f"{pipeline.name!r} is run while its file is loaded: put run() under "
         f'if __name__ == "__main__":'
     )
 
@@ -198,7 +201,7 @@ def _load_error(what: str, error: Exception, home: Path) -> Refused:
 # --- Choosing -------------------------------------------------------------------------------
 
 
-def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Pipeline | DAG:
+def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Runnable:
     if name is None:
         name = _only_name(module, file)
     elif name not in vars(module):
@@ -207,7 +210,7 @@ def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Pipe
         hint = f"did you mean {file}:{close[0]}?" if close else known
         raise Refused(f"{file} has no {name!r}{hint and ': ' + hint}")
     found = vars(module)[name]
-    if isinstance(found, Pipeline | DAG):
+    if isinstance(found, Runnable):
         return found
     if not callable(found):
         raise Refused(
@@ -217,7 +220,7 @@ def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Pipe
     return _call(found, f"{file}:{name}", home)
 
 
-def _call(function: Any, what: str, home: Path) -> Pipeline | DAG:
+def _call(function: Any, what: str, home: Path) -> Runnable:
     needed = _needed_arguments(function)
     if needed:
         raise Refused(
@@ -226,7 +229,7 @@ def _call(function: Any, what: str, home: Path) -> Pipeline | DAG:
         )
     with _loading(what, home):
         found = function()
-    if not isinstance(found, Pipeline | DAG):
+    if not isinstance(found, Runnable):
         raise Refused(
             f"{what} returned {found!r:.100}: it must return a Pipeline or a DAG; "
             f"end it with 'return p'"
@@ -263,8 +266,8 @@ def _only_name(module: ModuleType, file: str) -> str:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """The pipelines at the module's top level, else its DAGs, else functions that say so."""
-    for kind in (Pipeline, DAG):
+    """The pipelines at the module's top level, else applications, DAGs, functions that say so."""
+    for kind in (Pipeline, TaskApplication, DAG):
         seen: dict[int, str] = {}
         for name, value in vars(module).items():
             if isinstance(value, kind):
@@ -289,7 +292,7 @@ def _returns_pipeline(function: Any) -> bool:
     except NameError:  # an annotation that cannot be resolved at run time
         return False
     text = result if isinstance(result, str) else getattr(result, "__name__", "")
-    return text.rpartition(".")[2] in ("Pipeline", "DAG")
+    return text.rpartition(".")[2] in ("Pipeline", "TaskApplication", "DAG")
 
 
 def _listed(names: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -87,7 +86,8 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
     from jetlet.execution.service import default_worker_count
 
     if parallelism is None:
-        parallelism = default_worker_count() if on == "embedded" else os.cpu_count() or 1
+        cores = default_worker_count() if on == "embedded" else os.cpu_count() or 1
+        parallelism = 1 if on == "spark" else cores  # within each of its tasks
     what = load(target).what
     try:
         dag = what if isinstance(what, DAG) else what.plan(default_parallelism=parallelism)
@@ -102,12 +102,8 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
 
         if on != "spark":
             return tree(dag, parallelism)
-        stages = getattr(importlib.import_module("jetlet.spark"), "stages", None)
-        if stages is None:
-            raise Refused(
-                "this version cannot show the stages of Spark: leave out --on spark to see the "
-                "vertices and edges"
-            )
-        return stage_list(dag, stages(dag), parallelism)
+        from jetlet.spark import stages
+
+        return stage_list(dag, stages(dag))
     except PlanningError as error:
         raise Refused(str(error)) from error

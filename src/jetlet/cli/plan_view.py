@@ -19,8 +19,16 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 class StageView(Protocol):
     """A stage of a Spark job, as far as it is shown."""
 
-    name: str
-    vertices: Sequence[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reads(self) -> Sequence[str]:
+        """What it reads of other stages."""
+        ...
+
+    @property
+    def vertices(self) -> Sequence[str]: ...
 
 
 def tree(dag: DAG, default_parallelism: int = 1) -> str:
@@ -32,29 +40,29 @@ def tree(dag: DAG, default_parallelism: int = 1) -> str:
     return "\n".join([_title(dag), "", *view.lines]) + "\n"
 
 
-def stage_list(dag: DAG, stages: Sequence[StageView], default_parallelism: int = 1) -> str:
+def stage_list(dag: DAG, stages: Sequence[StageView]) -> str:
     """The stages in which Spark runs the DAG, and what it moves between them."""
-    lines = [_title(dag)]
+    lines = [f"{dag.name}: {_number(len(stages), 'stage')} on Spark, in order"]
     for stage in stages:
-        lines += ["", stage.name]
-        members = set(stage.vertices)
-        for vertex in dag:
-            if vertex.name not in members:
-                continue
-            lines.append(f"  {_described(vertex, default_parallelism)}")
-            lines += [
-                f"    {_arrow(_label(dag, edge))} {edge.dest.name}, in another stage"
-                for edge in dag.outbound(vertex)
-                if edge.dest.name not in members
-            ]
+        lines += ["", stage.name, *(f"  ← {what}" for what in stage.reads)]
+        # Within a task there is one, unless the pipeline says otherwise.
+        counts = ((name, dag[name].parallelism(1)) for name in stage.vertices)
+        lines += [
+            f"  {name}" if count == 1 else f"  {name} {TIMES}{count} in each task"
+            for name, count in counts
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _title(dag: DAG) -> str:
-    vertices, edges = len(dag.vertices), len(dag.edges)
-    counts = f"{vertices} {'vertex' if vertices == 1 else 'vertices'}, "
-    counts += f"{edges} {'edge' if edges == 1 else 'edges'}"
+    counts = (
+        f"{_number(len(dag.vertices), 'vertex', 'vertices')}, {_number(len(dag.edges), 'edge')}"
+    )
     return f"{dag.name}: {counts}; {TIMES} is the number of processors per member"
+
+
+def _number(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def _described(vertex: Vertex, default_parallelism: int) -> str:

@@ -1,28 +1,25 @@
 """What is shown of a job while it runs: a live table on a terminal, a line now and then elsewhere.
 
-All of it goes to standard error; standard output belongs to the job's sinks.
+The lines of a bounded job are for people. Those of a stream, which somebody will watch for weeks,
+are JSON. All of it goes to standard error; standard output belongs to the job's sinks.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
-from jetlet.core.dag import DAG
-from jetlet.metrics.job_metrics import VertexMetrics
-from jetlet.processors.read import ReadSupplier
+from jetlet.cli.job_view import JobView, JobWatch
+from jetlet.cli.lines_above import streams_above
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, RenderableType
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
@@ -31,133 +28,7 @@ REFRESH_PERIOD = 0.2
 """Seconds between two looks at the job. Drawing takes a few milliseconds of the same interpreter
 that runs the job, so it is not done more often than one can read."""
 LINE_PERIOD = 10.0
-"""Seconds between two lines where there is no terminal."""
-RATE_WINDOW = 2.0
-"""Seconds that a rate is the mean of."""
-_BAR_WIDTH = 10
-
-
-class WatchedJob(Protocol):
-    """A job, as far as it is shown."""
-
-    name: str
-    dag: DAG
-
-    def metrics(self) -> Mapping[str, VertexMetrics]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class VertexRow:
-    """What is shown of a vertex."""
-
-    name: str
-    received: int
-    emitted: int
-    rate: float
-    """Items per second: those received, or emitted by a source."""
-    fill: float | None
-    """How full its queues are, from 0 to 1; ``None`` without queues."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job at one moment."""
-
-    name: str
-    elapsed: float
-    rows: tuple[VertexRow, ...]
-    read: int
-    read_rate: float
-    written: int
-    skipped: int
-    dead_letters: int
-
-    def summary(self) -> str:
-        """What went in and came out so far."""
-        text = (
-            f"{self.read:,} {'item' if self.read == 1 else 'items'} read, {self.written:,} written"
-        )
-        if self.skipped:
-            text += f", {self.skipped:,} skipped"
-        if self.dead_letters:
-            text += f", {self.dead_letters:,} dead letter{'s' if self.dead_letters > 1 else ''}"
-        return text
-
-
-class JobWatch:
-    """Turns the counters of a job into views, with rates over the last seconds."""
-
-    def __init__(
-        self,
-        job: WatchedJob,
-        clock: Callable[[], float] = time.monotonic,
-        started: float | None = None,
-    ) -> None:
-        self._job = job
-        self._clock = clock
-        self._started = clock() if started is None else started
-        self._samples: deque[tuple[float, dict[str, int]]] = deque()
-        dag = job.dag
-        self._order = [vertex.name for vertex in dag]
-        self._sinks = {v.name for v in dag.vertices if not dag.outbound(v)}
-        # Every item that a pipeline reads leaves over every edge of its source.
-        self._sources = {
-            v.name: len(dag.outbound(v)) if isinstance(v.supplier, ReadSupplier) else 1
-            for v in dag.vertices
-            if not dag.inbound(v)
-        }
-
-    def look(self, *, final: bool = False) -> JobView:
-        """The job now. In the final view rates are the mean over the whole run."""
-        metrics = self._job.metrics()
-        now = self._clock()
-        elapsed = now - self._started
-        counts = {
-            name: m.emitted if name in self._sources else m.received for name, m in metrics.items()
-        }
-        seconds, before = (elapsed, {}) if final else self._since(now, counts)
-        rows = []
-        read = written = skipped = dead_letters = 0
-        for name in self._order:
-            m = metrics.get(name)
-            if m is None:
-                rows.append(VertexRow(name, 0, 0, 0.0, None))
-                continue
-            rate = (counts[name] - before.get(name, 0)) / seconds if seconds > 0 else 0.0
-            fill = m.queue_size / m.queue_capacity if m.queue_capacity else None
-            rows.append(VertexRow(name, m.received, m.emitted, rate, fill))
-            read += m.emitted // (self._sources.get(name) or 1) if name in self._sources else 0
-            written += m.received if name in self._sinks else 0
-            skipped += m.counters.get("skipped", 0)
-            dead_letters += m.counters.get("dead_letters", 0)
-        return JobView(
-            name=self._job.name,
-            elapsed=elapsed,
-            rows=tuple(rows),
-            read=read,
-            read_rate=sum(
-                row.rate / (self._sources[row.name] or 1)
-                for row in rows
-                if row.name in self._sources
-            ),
-            written=max(0, written - dead_letters),
-            skipped=skipped,
-            dead_letters=dead_letters,
-        )
-
-    def _since(self, now: float, counts: dict[str, int]) -> tuple[float, dict[str, int]]:
-        """Seconds to an earlier look, and what the counts were then."""
-        samples = self._samples
-        samples.append((now, counts))
-        while len(samples) > 2 and now - samples[1][0] >= RATE_WINDOW:
-            samples.popleft()
-        then, before = samples[0]
-        if then == now:
-            return now - self._started, {}
-        return now - then, before
-
-
-# --- Displays -------------------------------------------------------------------------------
+"""Seconds between two lines where there is no terminal, by default."""
 
 
 class Progress:
@@ -182,28 +53,49 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """A line every :data:`LINE_PERIOD`, for a pipe, a file or a log."""
+    """A line every ``period`` seconds, for a pipe, a file or a log."""
 
     def __init__(
-        self, watch: JobWatch, write: Callable[[str], None], clock: Callable[[], float]
+        self,
+        watch: JobWatch,
+        write: Callable[[str], None],
+        *,
+        period: float = LINE_PERIOD,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch = watch
         self._write = write
+        self._period = period
         self._clock = clock
-        self._due = clock() + LINE_PERIOD
+        self._due = clock() + period
 
     def show(self, state: str) -> None:
         now = self._clock()
-        if now < self._due:
-            return
-        self._due = now + LINE_PERIOD
-        view = self._watch.look()
+        if now >= self._due:
+            self._due = max(self._due + self._period, now)
+            self._write(self._line(self._watch.look(), state))
+
+    def _line(self, view: JobView, state: str) -> str:
         line = f"{view.name} {state} for {seconds(view.elapsed)}: {view.summary()}"
         line += f" ({rate(view.read_rate)} read)"
-        fullest = max(view.rows, key=lambda row: row.fill or 0.0, default=None)
-        if fullest is not None and (fullest.fill or 0.0) >= 0.5:
-            line += f"; the fullest queue is that of {fullest.name}, {fullest.fill:.0%}"
-        self._write(line)
+        for number, stage in enumerate(view.stages, 1):
+            if stage.active:
+                line += f"; stage {number} of {len(view.stages)}: "
+                line += f"{stage.done} of {stage.total or '?'} tasks done"
+        fullest = max(view.rows, key=lambda row: row.queue_fill or 0.0, default=None)
+        if fullest is not None and (fullest.queue_fill or 0.0) >= 0.5:
+            line += f"; the fullest queue is that of {fullest.name}, {fullest.queue_fill:.0%}"
+        return line
+
+
+class JsonProgress(LineProgress):
+    """The same in JSON: all that is known of each vertex and edge, and once more at the end."""
+
+    def finish(self, view: JobView, state: str) -> None:
+        self._write(self._line(view, state))
+
+    def _line(self, view: JobView, state: str) -> str:
+        return json.dumps(view.as_json(state, time.time_ns() // 1_000_000), ensure_ascii=False)
 
 
 class LiveProgress(Progress):
@@ -230,7 +122,7 @@ class LiveProgress(Progress):
             redirect_stderr=False,
         )
         self._resources.enter_context(self._live)
-        self._resources.enter_context(_streams_above(self._console))
+        self._resources.enter_context(streams_above(self._console))
         return self
 
     def __exit__(
@@ -249,39 +141,124 @@ class LiveProgress(Progress):
 
     def _draw(self, view: JobView, state: str) -> None:
         if self._live is not None:
-            self._live.update(table_of(view, state), refresh=True)
+            self._live.update(display_of(view, state, self._console.width), refresh=True)
 
 
-def table_of(view: JobView, state: str) -> Table:
-    """The table that :class:`LiveProgress` shows."""
-    from rich.table import Table
+def display_of(view: JobView, state: str, width: int) -> RenderableType:
+    """What :class:`LiveProgress` shows: vertices; edges, containers and stages if there are any."""
+    from rich.console import Group
+
+    tables = [_vertices(view, state, width)]
+    if view.edges:
+        tables.append(_edges(view, width))
+    if view.containers:
+        tables.append(_containers(view, width))
+    if view.stages:
+        tables.append(_stages(view, width))
+    return Group(*tables)
+
+
+def _vertices(view: JobView, state: str, width: int) -> Table:
     from rich.text import Text
 
-    title = Text.assemble((view.name, "bold"), f"  {state}  {seconds(view.elapsed)}")
-    table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
-    table.add_column(Text("vertex", "dim"), overflow="ellipsis", no_wrap=True)
-    for header in ("in", "out", "rate"):
-        table.add_column(Text(header, "dim"), justify="right", no_wrap=True)
-    table.add_column(Text("queue", "dim"), no_wrap=True)
+    rows = []
     for row in view.rows:
-        table.add_row(
-            Text(row.name),
-            f"{row.received:,}" if row.fill is not None or row.received else "",
-            f"{row.emitted:,}" if row.emitted or row.fill is None else "",
+        cells: list[str | Text] = [
+            row.name,
+            _count(row.received) if row.queue_fill is not None or row.received else "",
+            _count(row.emitted) if row.emitted or row.queue_fill is None else "",
             rate(row.rate),
-            _bar(row.fill),
-        )
+        ]
+        if view.is_stream:
+            cells.append("" if row.watermark_lag_ms is None else lag(row.watermark_lag_ms))
+            cells.append(_count(row.late_events) if row.late_events else "")
+        cells.append(_bar(row.queue_fill, 5 if view.is_stream else 10))
+        rows.append(cells)
+    event_time = ["lag", "late"] if view.is_stream else []
+    table = _table(["vertex", "in", "out", "rate", *event_time, "queue"], rows, width)
+    table.title = Text.assemble((view.name, "bold"), f"  {state}  {seconds(view.elapsed)}")
+    table.title_justify, table.title_style = "left", ""
+    table.columns[-1].justify = "left"
     return table
 
 
-def _bar(fill: float | None) -> Text:
+def _edges(view: JobView, width: int) -> Table:
+    rows = [
+        [
+            edge.name,
+            rate(edge.rate),
+            f"{size(edge.bytes_rate)}/s",
+            size(edge.in_flight),
+            size(edge.window),
+            f"{edge.blocked:.0%}",
+        ]
+        for edge in view.edges
+    ]
+    return _table(["edge", "rate", "bytes", "in flight", "window", "blocked"], rows, width)
+
+
+def _containers(view: JobView, width: int) -> Table:
+    rows = [
+        [
+            row.name,
+            _count(row.lag),
+            _count(row.pending),
+            _count(row.in_flight),
+            f"{row.process_ms:,.3g} ms",
+            _count(row.windows),
+            _count(row.commits),
+            f"{row.utilisation:.0%}",
+        ]
+        for row in view.containers
+    ]
+    headers = ("lag", "pending", "in flight", "process", "windows", "commits", "busy")
+    return _table(["tasks", *headers], rows, width)
+
+
+def _stages(view: JobView, width: int) -> Table:
+    rows: list[list[str | Text]] = [
+        [
+            stage.name,
+            str(stage.active or ""),
+            f"{stage.done} of {stage.total or '?'}",
+            _bar(stage.done / stage.total if stage.total else 0.0, 10, is_good=True),
+        ]
+        for stage in view.stages
+    ]
+    return _table(["stage", "running", "tasks", "done"], rows, width)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], width: int) -> Table:
+    """A table whose first column, of names, gives way where there is not enough room for all."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for header in headers:
+        table.add_column(Text(header, "dim"), justify="right", no_wrap=True)
+    table.columns[0].justify = "left"
+    numbers = zip(*(map(len, row[1:]) for row in [headers, *rows]), strict=True)
+    room = max(len(headers[0]), width - sum(max(column) + 2 for column in numbers) - 2)
+    for name, *cells in rows:
+        text = Text(str(name))
+        text.truncate(room, overflow="ellipsis")
+        table.add_row(text, *cells)
+    return table
+
+
+def _bar(fill: float | None, width: int, *, is_good: bool = False) -> Text:
     from rich.text import Text
 
     if fill is None:
         return Text("")
-    full = min(_BAR_WIDTH, round(fill * _BAR_WIDTH))
-    style = "green" if fill < 0.5 else "yellow" if fill < 0.9 else "red"
-    return Text.assemble(("█" * full, style), ("░" * (_BAR_WIDTH - full), "dim"), f" {fill:4.0%}")
+    full = min(width, round(fill * width))
+    style = "green" if is_good or fill < 0.5 else "yellow" if fill < 0.9 else "red"
+    return Text.assemble(("█" * full, style), ("░" * (width - full), "dim"), f" {fill:4.0%}")
+
+
+def _count(items: int) -> str:
+    """``1,234,567``, or ``1,234.6 M`` where that would be long."""
+    return f"{items:,}" if items < 100_000_000 else f"{items / 1e6:,.1f} M"
 
 
 def rate(per_second: float) -> str:
@@ -291,8 +268,24 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}/s"
 
 
+def size(count: float) -> str:
+    """``512 B``, ``1.5 kB``, ``50.3 MB``, ``2.0 GB``."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    if count < 1e6:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def lag(ms: int) -> str:
+    """``12 ms``, ``45.6 s``, ``3 min 05 s``; negative if event time is ahead of the clock."""
+    if -10_000 < ms < 10_000:
+        return f"{ms:,} ms"
+    return seconds(ms / 1000) if ms > 0 else f"-{seconds(-ms / 1000)}"
+
+
 def seconds(elapsed: float) -> str:
-    """``1.23 s``, ``45.6 s``, ``3 min 05 s``, ``2 h 03 min``."""
+    """``1.23 s``, ``45.6 s``, ``3 min 05 s``, ``2 h 03 min``, ``12 days``."""
     if elapsed < 10:
         return f"{elapsed:.2f} s"
     if elapsed < 60:
@@ -300,79 +293,9 @@ def seconds(elapsed: float) -> str:
     minutes, rest = divmod(int(elapsed), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
-
-
-# --- Streams --------------------------------------------------------------------------------
-
-
-class _Unchanged:
-    """Text that is put on the console as it is: not wrapped, not coloured, not cut."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.segment import Segment
-
-        yield Segment(self._text)
-
-
-class _LinesAbove:
-    """Takes the place of a standard stream; whole lines go above the live display."""
-
-    def __init__(self, console: Console, stream: TextIO) -> None:
-        self._console = console
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._unfinished = ""
-
-    def write(self, text: str) -> int:
-        with self._lock:
-            lines, newline, self._unfinished = (self._unfinished + text).rpartition("\n")
-            if newline:
-                self._console.print(_Unchanged(lines + newline), end="", soft_wrap=True)
-        return len(text)
-
-    def writelines(self, lines: Iterator[str]) -> None:
-        self.write("".join(lines))
-
-    def flush(self) -> None:
-        """Lines are written at once, and the rest cannot be shown without its end."""
-
-    def finish(self) -> None:
-        """Write what did not end in a newline."""
-        if self._unfinished:
-            self.write("\n")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def _streams_above(console: Console) -> Iterator[None]:
-    replaced = []
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if _is_same_terminal(stream, console.file):
-            above = _LinesAbove(console, stream)
-            replaced.append((name, stream, above))
-            setattr(sys, name, above)
-    try:
-        yield
-    finally:
-        for name, stream, above in replaced:
-            above.finish()
-            setattr(sys, name, stream)
-
-
-def _is_same_terminal(stream: Any, other: Any) -> bool:
-    try:
-        if not stream.isatty():
-            return False
-        return os.path.samestat(os.fstat(stream.fileno()), os.fstat(other.fileno()))
-    except (AttributeError, OSError, io.UnsupportedOperation):
-        return False
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes // (24 * 60):,} days"
 
 
 def is_live(stream: Any) -> bool:
@@ -381,16 +304,21 @@ def is_live(stream: Any) -> bool:
 
 
 def open_progress(
-    watch: JobWatch, *, quiet: bool, clock: Callable[[], float] = time.monotonic
+    watch: JobWatch,
+    *,
+    quiet: bool,
+    period: float = LINE_PERIOD,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """What suits where standard error goes."""
+    """What suits the job, and where standard error goes."""
     if quiet:
         return Progress()
     if is_live(sys.stderr):
         from rich.console import Console
 
         return LiveProgress(watch, Console(file=sys.stderr))
-    return LineProgress(watch, _write_line, clock)
+    kind = JsonProgress if watch.is_stream else LineProgress
+    return kind(watch, _write_line, period=period, clock=clock)
 
 
 def _write_line(line: str) -> None:

@@ -8,30 +8,35 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from jetlet.cli.failures import Refused, describe, format_cause
+from jetlet.cli.job_view import JobView, JobWatch
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
 from jetlet.cli.progress import (
+    LINE_PERIOD,
     REFRESH_PERIOD,
-    JobView,
-    JobWatch,
     Progress,
     is_live,
     open_progress,
     seconds,
 )
 from jetlet.cli.signals import Stopped, StopSignals
-from jetlet.errors import JobCancelledError, JobFailedError, PlanningError
+from jetlet.cli.snapshot_options import in_flags, snapshot_options, snapshot_settings
+from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
 from jetlet.jobs.config import JobConfig
 from jetlet.running import ENGINES, make_engine
+from jetlet.tasks.application import TaskApplication
 
 if TYPE_CHECKING:
+    from jetlet.cli.control_server import ControlServer
     from jetlet.jobs.job import Job
+    from jetlet.metrics.server import MetricsServer
 
 BELONGS_TO = {
     "members": "embedded",
@@ -77,7 +82,29 @@ PATIENCE = 1.0
     metavar="N",
     help="Processors per vertex where a stage does not say.",
 )
+@snapshot_options
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; errors only.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=REFRESH_PERIOD),
+    default=LINE_PERIOD,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two lines of progress where there is no terminal.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus at this port; 0 for a free one, which is told.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where to serve them; by default to this machine alone.",
+)
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
@@ -92,6 +119,9 @@ def run(
     on: str,
     parallelism: int | None,
     quiet: bool,
+    interval: float,
+    metrics_port: int | None,
+    metrics_host: str,
     log_level: str | None,
     traceback: bool,
     **engine_options: Any,
@@ -102,9 +132,15 @@ def run(
     without arguments that returns one; it can be left out where it is clear. What is under
     if __name__ == "__main__": in the file does not run.
 
-    Progress and errors are on standard error, the output of sinks.logger() on standard output. The
-    exit code is 0 if the job completed, 1 if it failed, 2 if something is wrong with the command or
-    the pipeline, 130 after Ctrl-C, which cancels the job. A second Ctrl-C ends at once.
+    Progress and errors are on standard error, the output of sinks.logger() on standard output. On a
+    terminal progress is a table, elsewhere a line now and then, in JSON if the pipeline reads a
+    stream. The exit code is 0 if the job completed, 1 if it failed, 2 if something is wrong with
+    the command or the pipeline, 130 after Ctrl-C or 'jetlet cancel', which cancel the job. A second
+    Ctrl-C ends at once.
+
+    With --guarantee the job takes snapshots, and goes on from the last one after a failure; and so
+    does the next 'jetlet run' with the same --snapshot-dir, however this one has ended, unless it
+    completed. 'jetlet jobs' lists the jobs that run.
 
     \b
     Examples:
@@ -112,14 +148,27 @@ def run(
       jetlet run word_count.py --on embedded
       jetlet run jobs.py:daily --master 'local[4]' --spark-conf spark.driver.memory=4g
       jetlet run package.jobs:daily --on embedded --quiet > results.txt
+      jetlet run clicks.py --on embedded --metrics-port 9464 --interval 60
+      jetlet run clicks.py --on embedded --guarantee exactly-once --snapshot-dir state
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    options = _options(on, engine_options)
-    with StopSignals() as signals:
-        runner = _Runner(signals, quiet=quiet, whole_traceback=traceback)
+    with StopSignals() as signals, ExitStack() as resources:
+        runner = _Runner(signals, quiet=quiet, interval=interval, whole_traceback=traceback)
         try:
+            if metrics_port is not None:
+                runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target)
+            on = _engine_of(loaded, on, ctx)
+            settings = snapshot_settings(engine_options, on, loaded.what)
+            options = _options(on, engine_options)
+            config = JobConfig(default_parallelism=parallelism, **settings)
+            if on == "embedded" and os.name == "posix":
+                from jetlet.cli.control_server import ControlServer
+
+                runner.control = resources.enter_context(
+                    ControlServer(loaded.what.name, config.snapshot_dir)
+                )
             with logs_on_terminal(log_level):
-                code = runner.run(loaded, on, options, JobConfig(default_parallelism=parallelism))
+                code = runner.run(loaded, on, options, config, target)
         except Stopped:
             _say("cancelled before it ran")
             code = signals.exit_code
@@ -128,6 +177,27 @@ def run(
                 refusal.show_traceback()
             raise
     ctx.exit(code)
+
+
+def _serve(host: str, port: int) -> MetricsServer:
+    """Listen before anything runs: if the port is taken, nothing has."""
+    from jetlet.metrics.server import MetricsServer
+
+    try:
+        server = MetricsServer(port, host)
+    except PlanningError as error:
+        raise Refused(f"--metrics-port {port}: {error}") from error
+    _say(f"metrics at {server.url}")
+    return server
+
+
+def _engine_of(loaded: Loaded, on: str, ctx: click.Context) -> str:
+    """The engine that was asked for; tasks have only one."""
+    if on == "embedded" or not isinstance(loaded.what, TaskApplication):
+        return on
+    if ctx.get_parameter_source("on") is not ParameterSource.DEFAULT:
+        raise Refused(f"{loaded.what.name} has tasks, which Spark cannot run: leave out --on {on}")
+    return "embedded"
 
 
 def _options(on: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -168,12 +238,21 @@ def _settings(pairs: Sequence[str]) -> dict[str, str]:
 class _Runner:
     """Runs one job, from making the engine to saying how it ended."""
 
-    def __init__(self, signals: StopSignals, *, quiet: bool, whole_traceback: bool) -> None:
+    def __init__(
+        self, signals: StopSignals, *, quiet: bool, interval: float, whole_traceback: bool
+    ) -> None:
         self._signals = signals
         self._quiet = quiet
+        self._interval = interval
+        self.metrics: MetricsServer | None = None
+        """Told of the job."""
+        self.control: ControlServer | None = None
+        """Told of it, too."""
         self._whole_traceback = whole_traceback
 
-    def run(self, loaded: Loaded, on: str, options: dict[str, Any], config: JobConfig) -> int:
+    def run(
+        self, loaded: Loaded, on: str, options: dict[str, Any], config: JobConfig, target: str
+    ) -> int:
         """Run to the end and return the exit code."""
         try:
             with self._waiting(on):
@@ -190,14 +269,18 @@ class _Runner:
             try:
                 with self._waiting(on):
                     job: Job = engine.submit(loaded.what, config)
-            except PlanningError as error:
-                raise Refused(str(error)) from error
+            except (PlanningError, SnapshotError) as error:
+                raise Refused(in_flags(str(error))) from error
             except Exception as error:
                 text = f"{loaded.what.name} did not start: {describe(error)}"
                 self._tell(str(error) if isinstance(error, JobFailedError) else text, error, loaded)
                 return 1
+            if self.metrics is not None:
+                self.metrics.add(job)
+            if self.control is not None:
+                self.control.serve(job, target)
             watch = JobWatch(job, started=started)
-            with open_progress(watch, quiet=self._quiet) as progress:
+            with open_progress(watch, quiet=self._quiet, period=self._interval) as progress:
                 self._wait(job, progress)
                 view = watch.look(final=True)
                 progress.finish(view, _outcome(job))
@@ -238,7 +321,7 @@ class _Runner:
             return 0
         if isinstance(error, JobCancelledError):
             _say(f"{job.name} cancelled after {elapsed}: {view.summary()}")
-            return self._signals.exit_code if self._signals.signum is not None else 1
+            return self._signals.exit_code
         if isinstance(error.__cause__, BrokenPipeError) and _is_unread():
             # As with head, which has read enough. What is still in the buffer has to go somewhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,9 @@ the files of the writers that count into place as ``part-00000.csv`` and so on, 
 ``_SUCCESS``; aborting removes the run's directory, and the target too if the run made it. So a
 reader finds whole files only, and the previous output until the new one is complete.
 
+Where that would be too late, because the job takes snapshots or does not end, each transaction is a
+file: see :mod:`jetlet.connectors.file_transactions`.
+
 A format subclasses :class:`FileSink` and gives an encoder.
 """
 
@@ -16,23 +19,27 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import quote
 
 from jetlet.connectors.arguments import check_name
 from jetlet.connectors.compression import ENDINGS, check_codec, compressing
 from jetlet.connectors.files import SUCCESS
+from jetlet.connectors.staging import StagedFile, stem
 from jetlet.connectors.storage import Entry, Storage, is_url, locate, without_credentials
 from jetlet.errors import InvalidArgumentError, JobFailedError, OutputExistsError
-from jetlet.pipeline.sink import Sink, SinkWriter
+from jetlet.pipeline.sink import SinkWriter, TransactionalSink, TransactionId, WriterPlace
+
+if TYPE_CHECKING:
+    from jetlet.connectors.file_transactions import FileTransactionWriter
 
 T = TypeVar("T")
 
 MODES = ("overwrite", "append", "error")
 
 _STAGING = ".jetlet-"
-_CREATED = ".created"
+_BEGUN = ".begun"
 _PART = re.compile(r"part-(\d{5,})(-[^/]*)?(\.[A-Za-z0-9.]+)?")
 _CHECKSUM = re.compile(r"\.(part-.*|_SUCCESS)\.crc")  # Hadoop writes one beside every file
 
@@ -54,8 +61,22 @@ class WrittenPart:
     file: str | None
 
 
-class FileSink(Sink[T]):
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a run has found, and done, when it began; kept in its staging directory."""
+
+    created: Sequence[str] = ()
+    """Directories, the outermost first."""
+    replaced: Sequence[str] = ()
+    """Files that go when the first of ours come."""
+    first: int = 0
+    """The number of the first part."""
+
+
+class FileSink(TransactionalSink[T]):
     """Writes a directory of part files, atomically; see the module's text for the protocol."""
+
+    holds_back = True
 
     def __init__(
         self,
@@ -96,14 +117,15 @@ class FileSink(Sink[T]):
         """The format's encoder for a new part file."""
 
     def begin(self, run_id: str) -> None:
-        storage, target = locate(self._location, self._options)
+        storage, target = self.locate()
         if storage.stat(target):
             raise OutputExistsError(
                 f"{self._what}({self._given!r}): this is a file; write the name of a directory, "
                 "which the part files go to"
             )
-        self._check_target(storage.entries(target) or [])
-        staging = self._staging(storage, target, run_id)
+        before = storage.entries(target) or []
+        self._check_target(before)
+        staging = self.staging(storage, target, run_id)
         try:
             created = storage.make_directory(target)
         except (FileExistsError, NotADirectoryError) as error:
@@ -112,24 +134,65 @@ class FileSink(Sink[T]):
                 "write another path"
             ) from error
         storage.make_directory(staging)
-        with storage.create(storage.join(staging, _CREATED)) as file:
-            file.write(json.dumps(created).encode())
+        replaced = [e.name for e in before if _is_part(e)] if self._mode == "overwrite" else []
+        begun = Beginning(created, replaced or [SUCCESS], self._next_number(before))
+        with storage.create(storage.join(staging, _BEGUN)) as file:
+            file.write(json.dumps(asdict(begun)).encode())
+
+    def resume(self, run_id: str) -> None:
+        storage, target = self.locate()
+        storage.make_directory(self.staging(storage, target, run_id))
+
+    def beginning(self, storage: Storage, target: str, run_id: str) -> Beginning:
+        """What is known of the beginning of a run; nothing, if it is over."""
+        path = storage.join(self.staging(storage, target, run_id), _BEGUN)
+        with suppress(FileNotFoundError, ValueError), storage.open_read(path) as file:
+            return Beginning(**json.loads(file.read()))
+        return Beginning()
 
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
-        storage, target = locate(self._location, self._options)
-        return _PartWriter(
+        storage, target = self.locate()
+        return self.part(storage, self.staging(storage, target, run_id), writer_id)
+
+    def part(self, storage: Storage, directory: str, writer_id: str) -> PartWriter:
+        """A writer of one file."""
+        return PartWriter(
             writer_id,
             storage,
-            self._staging(storage, target, run_id),
+            directory,
             _file_name(writer_id) + self._extension,
             self.encoder,
             self._compression,
             self.name,
         )
 
+    def open_transactional(self, place: WriterPlace) -> FileTransactionWriter[T]:
+        from jetlet.connectors.file_transactions import FileTransactionWriter
+
+        return FileTransactionWriter(self, place)
+
+    def part_of(self, transaction: TransactionId, first: int) -> str:
+        """The name of the part that a transaction becomes."""
+        run = _file_name(transaction.run_id)
+        return f"part-{stem(transaction, first)}-{run}{self._extension}"
+
+    def commit_last(self, run_id: str, vertex: str, prepared: Sequence[StagedFile]) -> None:
+        from jetlet.connectors.file_transactions import Publication
+
+        storage, target = self.locate()
+        publication = Publication(self, storage, target)
+        for each in prepared:
+            publication.publish(each)
+        publication.replace(run_id)
+        storage.sync_directory(target)
+        if storage.stat(storage.join(target, SUCCESS)) is None:
+            storage.close_durably(storage.create(storage.join(target, SUCCESS)))
+        storage.remove_tree(self.staging(storage, target, run_id))
+        storage.sync_directory(target)
+
     def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        storage, target = locate(self._location, self._options)
-        staging = self._staging(storage, target, run_id)
+        storage, target = self.locate()
+        staging = self.staging(storage, target, run_id)
         parts = self._finished(storage, staging, messages)
         before = storage.entries(target)
         if before is None:
@@ -154,16 +217,10 @@ class FileSink(Sink[T]):
         storage.sync_directory(target)
 
     def abort(self, run_id: str) -> None:
-        storage, target = locate(self._location, self._options)
-        staging = self._staging(storage, target, run_id)
-        created = []
-        with (
-            suppress(FileNotFoundError, ValueError),
-            storage.open_read(storage.join(staging, _CREATED)) as file,
-        ):
-            created = json.loads(file.read())
-        storage.remove_tree(staging)
-        for directory in reversed(created):
+        storage, target = self.locate()
+        begun = self.beginning(storage, target, run_id)
+        storage.remove_tree(self.staging(storage, target, run_id))
+        for directory in reversed(begun.created):
             storage.remove_directory(directory)
 
     def _check_target(self, entries: list[Entry]) -> None:
@@ -203,16 +260,27 @@ class FileSink(Sink[T]):
             return [f"part-{i:05}{self._extension}" for i in range(count)]
         # Numbers go on, so that a reader that sorts by name sees the older output first; the run
         # makes a name unique among runs that append at the same time.
-        taken = [int(found[1]) for e in before if (found := _PART.fullmatch(e.name))]
-        first = max(taken, default=-1) + 1
+        first = self._next_number(before)
         run = _file_name(run_id)
         return [f"part-{first + i:05}-{run}{self._extension}" for i in range(count)]
 
-    def _staging(self, storage: Storage, target: str, run_id: str) -> str:
+    def _next_number(self, before: list[Entry]) -> int:
+        """The number of the first part that is added to a directory."""
+        if self._mode != "append":
+            return 0
+        taken = [int(found[1]) for e in before if (found := _PART.fullmatch(e.name))]
+        return max(taken, default=-1) + 1
+
+    def locate(self) -> tuple[Storage, str]:
+        """The storage, and the path of the directory in it."""
+        return locate(self._location, self._options)
+
+    def staging(self, storage: Storage, target: str, run_id: str) -> str:
+        """The directory in which a run writes aside."""
         return storage.join(target, _STAGING + _file_name(run_id))
 
 
-class _PartWriter(SinkWriter[Any]):
+class PartWriter(SinkWriter[Any]):
     """Writes one file in the staging directory, which it makes with the first item."""
 
     def __init__(

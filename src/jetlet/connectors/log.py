@@ -14,6 +14,7 @@ All processes must be on one machine, because they take turns by a lock on a fil
         00000000000000000000.log           a segment: records 0 to 81919
         00000000000000000000.index
         00000000000000081920.log
+      staged-<run>-<vertex>/               transactions of a job that are not committed yet
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from jetlet.connectors.arguments import check_count, shortened
-from jetlet.connectors.log_frames import Serializer, check_serializer, encode
+from jetlet.connectors.log_frames import EncodedFrame, Serializer, check_serializer, encode
 from jetlet.connectors.log_reader import (
     PartitionReader,
     Records,
@@ -221,6 +222,18 @@ class Log:
 
         A call that fails may have appended some of the items: append them again, and none is lost.
         """
+        encoded = self.encode(items, partition=partition, key=key, timestamps=timestamps)
+        return {id: self._writers[id].append(frames) for id, frames in encoded}
+
+    def encode(
+        self,
+        items: Iterable[Any],
+        *,
+        partition: int | None = None,
+        key: Callable[[Any], Any] | None = None,
+        timestamps: Timestamps = None,
+    ) -> list[tuple[int, list[EncodedFrame]]]:
+        """For connectors: what :meth:`append` would write, by partition."""
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
             raise InvalidArgumentError(
                 f"Log.append({shortened(items)}): write a list of items, such as "
@@ -236,21 +249,20 @@ class Log:
                 "each, or one for all"
             )
         if not items:
-            return {}
+            return []
         if key is not None and partition is None:
-            return self._append_by_key(items, key, timestamps)
+            return self._encode_by_key(items, key, timestamps)
         if key is not None:
             raise InvalidArgumentError("Log.append: write partition=... or key=..., not both")
         if partition is None:
             self._turn += 1
             partition = self._turn % self.partition_count
         self._check_partition("append", partition)
-        frames = encode(items, timestamps, self.serializer)
-        return {partition: self._writers[partition].append(frames)}
+        return [(partition, encode(items, timestamps, self.serializer))]
 
-    def _append_by_key(
+    def _encode_by_key(
         self, items: Sequence[Any], key: Callable[[Any], Any], timestamps: int | Sequence[int]
-    ) -> dict[int, range]:
+    ) -> list[tuple[int, list[EncodedFrame]]]:
         partitioner = self._partitioner
         if partitioner is None or partitioner.key_fn is not key:
             partitioner = self._partitioner = Partitioner(key, self.partition_count)
@@ -267,10 +279,18 @@ class Log:
                 by_partition[id].append(time)
             times = by_partition
         # All are encoded before any is written: an item that cannot be spoils nothing.
-        encoded = [
+        return [
             (id, encode(part, times[id], self.serializer)) for id, part in enumerate(chosen) if part
         ]
-        return {id: self._writers[id].append(frames) for id, frames in encoded}
+
+    def append_once(
+        self, partition: int, tag: bytes, frames: Iterable[EncodedFrame], since: int
+    ) -> range:
+        """For connectors: append the frames of a transaction that are not there yet.
+
+        All have its ``tag``; those that are there are not before the offset ``since``.
+        """
+        return self._writers[partition].append_once(tag, frames, since)
 
     def sync(self) -> None:
         """Wait until everything that was appended through this object is on the disk."""
@@ -292,6 +312,11 @@ class Log:
                 )
             max_bytes //= self.partition_count
         return sum(writer.retain(max_age, max_bytes) for writer in self._writers)
+
+    def discard_before(self, partition: int, offset: int) -> int:
+        """Delete the segments of a partition that end before an offset; returns how many."""
+        self._check_partition("discard_before", partition)
+        return self._writers[partition].discard_before(offset)
 
     # --- Reading ----------------------------------------------------------------------------
 

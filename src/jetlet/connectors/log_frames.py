@@ -8,6 +8,9 @@ log fast; nothing here is done per record.
 :func:`encode` makes frames, which get their offset by :meth:`EncodedFrame.header` when it is known;
 :func:`parse` finds a whole, undamaged one in bytes; :func:`decode` gives its records. The last
 frame of a segment that is full has no records: it is the *seal*.
+
+A frame that was written by a transaction has its tag, in front of all else in the payload. So one
+can see how much of a transaction a partition has.
 """
 
 from __future__ import annotations
@@ -38,12 +41,16 @@ _KINDS: Final[dict[str, int]] = {"pickle": 1, "json": 2, "bytes": 3}
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 _MAGIC: Final = b"JLF\x01"
-# Magic, length of the payload, checksum; then the rest, which the checksum covers too: kind,
-# whether each record has a timestamp, number of records, first offset, first and highest timestamp.
+# Magic, length of the payload, checksum; then the rest, which the checksum covers too: kind, what
+# the payload begins with, number of records, first offset, first and highest timestamp.
 _PREFIX: Final = struct.Struct("<4sII")
-_REST: Final = struct.Struct("<B?xxIQqq")
-_HEADER: Final = struct.Struct("<4sIIB?xxIQqq")
+_REST: Final = struct.Struct("<BBxxIQqq")
+_HEADER: Final = struct.Struct("<4sIIBBxxIQqq")
 HEADER_SIZE: Final = _HEADER.size
+
+_TIMESTAMPS: Final = 1
+_TAG: Final = 2
+TAG_SIZE: Final = 16
 
 
 class Frame(NamedTuple):
@@ -54,7 +61,7 @@ class Frame(NamedTuple):
     length: int
     """Of the payload."""
     kind: int
-    has_timestamps: bool
+    flags: int
     records: int
     offset: int
     """Of the first record; of the next one to come, in a seal."""
@@ -66,12 +73,17 @@ class Frame(NamedTuple):
     def size(self) -> int:
         return HEADER_SIZE + self.length
 
+    @property
+    def body(self) -> int:
+        """Where timestamps and records start, behind the tag."""
+        return self.start + TAG_SIZE if self.flags & _TAG else self.start
+
 
 class EncodedFrame(NamedTuple):
     """A frame that lacks its offset."""
 
     kind: int
-    has_timestamps: bool
+    flags: int
     records: int
     first_timestamp: int
     max_timestamp: int
@@ -85,7 +97,7 @@ class EncodedFrame(NamedTuple):
     def header(self, offset: int) -> bytes:
         rest = _REST.pack(
             self.kind,
-            self.has_timestamps,
+            self.flags,
             self.records,
             offset,
             self.first_timestamp,
@@ -94,9 +106,14 @@ class EncodedFrame(NamedTuple):
         # The payload comes first in the checksum, so that most of it is done before the lock.
         return _PREFIX.pack(_MAGIC, len(self.payload), crc32(rest, self.payload_crc)) + rest
 
+    def tagged(self, tag: bytes) -> EncodedFrame:
+        """The frame as a part of a transaction."""
+        payload = tag + self.payload
+        return self._replace(flags=self.flags | _TAG, payload=payload, payload_crc=crc32(payload))
+
 
 def seal(max_timestamp: int) -> EncodedFrame:
-    return EncodedFrame(SEAL, False, 0, max_timestamp, max_timestamp, b"", 0)
+    return EncodedFrame(SEAL, 0, 0, max_timestamp, max_timestamp, b"", 0)
 
 
 def check_serializer(what: str, serializer: Any) -> None:
@@ -151,14 +168,15 @@ def _encode_batch(
         if has_timestamps:
             assert not isinstance(timestamps, int)
             body = struct.pack(f"<{len(batch)}q", *timestamps) + body
-        _REST.pack(0, False, 0, 0, first, highest)
+        _REST.pack(0, 0, 0, 0, first, highest)
     except (struct.error, TypeError) as error:
         raise InvalidArgumentError(
             f"the timestamps of a log are whole milliseconds since 1970, not "
             f"{shortened(timestamps)}: {error}; for a datetime write int(value.timestamp() * 1000)"
         ) from None
     kind = _KINDS[serializer]
-    frames.append(EncodedFrame(kind, has_timestamps, len(batch), first, highest, body, crc32(body)))
+    flags = _TIMESTAMPS if has_timestamps else 0
+    frames.append(EncodedFrame(kind, flags, len(batch), first, highest, body, crc32(body)))
 
 
 def _serialize(batch: Sequence[Any], serializer: Serializer) -> bytes:
@@ -205,15 +223,32 @@ def parse(data: bytes, at: int) -> Frame | None:
     start = at + HEADER_SIZE
     if len(data) < start:
         return None
-    magic, length, crc, kind, has_timestamps, count, offset, first, highest = _HEADER.unpack_from(
-        data, at
-    )
+    magic, length, crc, kind, flags, count, offset, first, highest = _HEADER.unpack_from(data, at)
     if magic != _MAGIC or len(data) < start + length:
         return None
     view = memoryview(data)
     if crc32(view[at + 12 : start], crc32(view[start : start + length])) != crc:
         return None
-    return Frame(start, length, kind, has_timestamps, count, offset, first, highest)
+    return Frame(start, length, kind, flags, count, offset, first, highest)
+
+
+def again(frame: Frame, data: bytes) -> EncodedFrame:
+    """A frame that was found, to be written elsewhere."""
+    payload = data[frame.start : frame.start + frame.length]
+    return EncodedFrame(
+        frame.kind,
+        frame.flags,
+        frame.records,
+        frame.first_timestamp,
+        frame.max_timestamp,
+        payload,
+        crc32(payload),
+    )
+
+
+def tag_of(frame: Frame, data: bytes) -> bytes | None:
+    """The tag of the transaction that a frame was written by."""
+    return data[frame.start : frame.body] if frame.flags & _TAG else None
 
 
 def frame_size(data: bytes) -> int:
@@ -242,8 +277,8 @@ def decode(frame: Frame, data: bytes, serializer: Serializer) -> tuple[list[Any]
             f"the records from offset {frame.offset} on are {found}, but the log is read with "
             f"serializer={serializer!r}"
         )
-    start, end = frame.start, frame.start + frame.length
-    if frame.has_timestamps:
+    start, end = frame.body, frame.start + frame.length
+    if frame.flags & _TIMESTAMPS:
         start += 8 * frame.records
     try:
         items = _deserialize(data, start, end, frame.records, serializer)
@@ -261,8 +296,8 @@ def decode(frame: Frame, data: bytes, serializer: Serializer) -> tuple[list[Any]
 
 def timestamps_of(frame: Frame, data: bytes) -> Sequence[int]:
     """The timestamp of each record of a frame."""
-    if frame.has_timestamps:
-        return struct.unpack_from(f"<{frame.records}q", data, frame.start)
+    if frame.flags & _TIMESTAMPS:
+        return struct.unpack_from(f"<{frame.records}q", data, frame.body)
     return [frame.first_timestamp] * frame.records
 
 

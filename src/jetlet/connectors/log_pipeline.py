@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeVar
 from jetlet.connectors.arguments import check_callable, check_count, check_name
 from jetlet.connectors.log import Log, LogOptions
 from jetlet.connectors.log_reader import OnGap, PartitionReader
+from jetlet.connectors.log_transactions import LogStaging, LogTransactionWriter
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.sink import Sink, SinkWriter
+from jetlet.pipeline.sink import SinkWriter, TransactionalSink, WriterPlace
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 
 T = TypeVar("T")
@@ -154,8 +155,11 @@ class LogStreamReader(StreamReader[Any]):
         self._context.count("skipped_offsets", count)
 
 
-class LogSink(Sink[T]):
-    """Appends items to a log as they come. They stay if the job fails."""
+class LogSink(TransactionalSink[T]):
+    """Appends items to a log as they come. They stay if the job fails.
+
+    With transactions, they are appended when these are committed.
+    """
 
     def __init__(
         self,
@@ -180,6 +184,17 @@ class LogSink(Sink[T]):
 
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         return _LogWriter(self._open(), self._key, self._timestamp)
+
+    def open_transactional(self, place: WriterPlace) -> LogTransactionWriter[T]:
+        staging = LogStaging(self._open(), syncs=self._options.sync_interval is not None)
+        return LogTransactionWriter(staging, self._key, self._timestamp, place)
+
+    def commit_last(self, run_id: str, vertex: str, prepared: Sequence[Any]) -> None:
+        with self._open() as log:
+            staging = LogStaging(log, syncs=self._options.sync_interval is not None)
+            for each in prepared:
+                staging.append(each)
+            staging.forget(run_id, vertex)
 
     def commit(self, run_id: str, messages: Sequence[Any]) -> None:
         pass

@@ -13,21 +13,25 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from jetlet.connectors.log_frames import NO_TIMESTAMP, SEAL, EncodedFrame, find, seal
+from jetlet.connectors.log_frames import NO_TIMESTAMP, SEAL, EncodedFrame, find, seal, tag_of
 from jetlet.connectors.log_segments import (
     INDEX_INTERVAL,
     LOCK,
+    FrameCursor,
     IndexEntry,
     index_path,
     list_segments,
+    place_of_offset,
     scan,
     seal_of,
     segment_path,
@@ -39,6 +43,9 @@ logger = logging.getLogger("jetlet.connectors.log")
 
 SEGMENTS_PER_AGE: Final = 8
 """With a ``max_age`` a segment covers this part of it at the most, since whole ones expire."""
+
+WRITE_SIZE: Final = 1 << 22
+"""Bytes of a large append that are collected before they are written."""
 
 _NEVER: Final = 1 << 63
 _STATE: Final = struct.Struct("<4sQQQqqQ8s")
@@ -120,10 +127,20 @@ class PartitionWriter:
 
     def append(self, frames: Sequence[EncodedFrame]) -> range:
         """Append frames, together; returns the offsets that their records got."""
+        return self._append(lambda: frames)
+
+    def append_once(self, tag: bytes, frames: Iterable[EncodedFrame], since: int) -> range:
+        """Append the frames of a transaction, as far as they are not there yet.
+
+        They all have its ``tag``, and are not before the offset ``since``.
+        """
+        return self._append(lambda: islice(frames, self._count(tag, since), None))
+
+    def _append(self, frames: Callable[[], Iterable[EncodedFrame]]) -> range:
         with self._owned():
             with self._locked():
                 before = self._current()
-                after = self._write(before, frames)
+                after = self._write(before, frames())
                 # Not if it fails: the next writer then finds out what was written of it.
                 os.pwrite(self._lock_fd, after.packed(), 0)
                 self._is_dirty = True
@@ -144,6 +161,20 @@ class PartitionWriter:
         """
         with self._owned(), self._locked():
             return self._retain(max_age, max_bytes)
+
+    def discard_before(self, offset: int) -> int:
+        """Delete the segments of which all is before the offset; returns how many.
+
+        The one that is written to stays.
+        """
+        with self._owned(), self._locked():
+            deleted = 0
+            for base, following in pairwise(list_segments(self._directory)):
+                if following > offset:
+                    break
+                self._delete(base)
+                deleted += 1
+            return deleted
 
     def sync(self) -> None:
         """Wait until what this writer has appended is on the disk."""
@@ -266,18 +297,38 @@ class PartitionWriter:
             )
         os.ftruncate(self._segment_fd, position)
 
-    def _write(self, state: _State, frames: Sequence[EncodedFrame]) -> _State:
+    def _count(self, tag: bytes, since: int) -> int:
+        """How many frames of a transaction are there, at an offset or behind it."""
+        count = 0
+        bases = list_segments(self._directory)
+        for base in bases[max(bisect_right(bases, since) - 1, 0) :]:
+            fd = os.open(segment_path(self._directory, base), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                place = place_of_offset(self._directory, base, fd, since)
+                cursor = FrameCursor(fd, place.position)
+                while (frame := cursor.next()) is not None:
+                    count += tag_of(frame, cursor.data) == tag
+            finally:
+                os.close(fd)
+        return count
+
+    def _write(self, state: _State, frames: Iterable[EncodedFrame]) -> _State:
         base, position, offset, first, highest, indexed = state
+        written = position
         buffers: list[bytes] = []
         entries: list[bytes] = []
         for frame in frames:
-            if position and self._is_full(position, first, frame):
+            is_full = bool(position) and self._is_full(position, first, frame)
+            if is_full or position - written >= WRITE_SIZE:
                 _write_all(self._segment_fd, b"".join(buffers))
                 _write_all(self._index_fd, b"".join(entries))
                 buffers.clear()
                 entries.clear()
+                written = position
+            if is_full:
                 self._seal(offset, highest)
                 base, position, offset, first, highest, indexed = self._begin_segment(offset)
+                written = 0
             if not position:
                 first = frame.first_timestamp
             elif position - indexed >= INDEX_INTERVAL:
@@ -332,9 +383,7 @@ class PartitionWriter:
             is_too_much = max_bytes is not None and total > max_bytes
             if not is_too_much and not self._is_older(base, oldest):
                 break
-            # The segment first: an index without one does no harm.
-            Path(segment_path(self._directory, base)).unlink()
-            Path(index_path(self._directory, base)).unlink(missing_ok=True)
+            self._delete(base)
             total -= sizes[base]
             deleted += 1
         if self._options.max_age is not None:
@@ -342,6 +391,11 @@ class PartitionWriter:
         else:
             self._next_retention = _NEVER  # until the next segment begins
         return deleted
+
+    def _delete(self, base: int) -> None:
+        # The segment first: an index without one does no harm.
+        Path(segment_path(self._directory, base)).unlink()
+        Path(index_path(self._directory, base)).unlink(missing_ok=True)
 
     @property
     def _has_retention(self) -> bool:

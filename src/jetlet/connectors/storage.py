@@ -71,6 +71,9 @@ class Storage(Protocol):
     def move(self, source: str, target: str) -> None:
         """Rename a file; a file that is at the target already is replaced."""
 
+    def move_again(self, source: str, target: str) -> bool:
+        """Rename a file, which may be done already, or half done; false if it is nowhere."""
+
     def sync_directory(self, path: str) -> None:
         """Make renames inside the directory durable."""
 
@@ -163,6 +166,13 @@ class LocalStorage:
 
     def move(self, source: str, target: str) -> None:
         os.replace(source, target)  # noqa: PTH105
+
+    def move_again(self, source: str, target: str) -> bool:
+        try:
+            self.move(source, target)
+        except FileNotFoundError:
+            return self.stat(target) is not None
+        return True
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY)
@@ -259,6 +269,18 @@ class FsspecStorage:
         if self._fs.exists(target):
             self._fs.rm_file(target)
         self._fs.mv(source, target)
+
+    def move_again(self, source: str, target: str) -> bool:
+        # What is a copy and a removal for some may have been left between the two.
+        self._fs.invalidate_cache()
+        found, there = self.stat(source), self.stat(target)
+        if found is None:
+            return there is not None
+        if there is not None and there.size == found.size:
+            self.remove(source)
+        else:
+            self.move(source, target)
+        return True
 
     def sync_directory(self, path: str) -> None:
         pass

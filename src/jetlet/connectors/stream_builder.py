@@ -267,18 +267,16 @@ class _CallingReader(StreamReader[Any]):
         count = len(partitions)
         # Another one comes first each time, so that none has to wait for busier ones.
         self._turn = (self._turn + 1) % count
-        is_at_end = True
         for i in range(self._turn, self._turn + count):
             partition = partitions[i % count]
-            if partition.is_at_end:
-                continue
-            is_at_end = False
-            if limit > 0:
+            if limit > 0 and not partition.is_at_end:
                 buffer = partition.read(limit)
-                if buffer.items:
+                if buffer.items or buffer.is_closed:
                     limit -= len(buffer.items)
                     polled.append(_polled(i % count, buffer, self._functions.has_timestamps))
-        return None if is_at_end else polled
+        if all(partition.is_at_end for partition in partitions):
+            return polled if any(each.items for each in polled) else None
+        return polled
 
     def save(self) -> Sequence[Any]:
         if self._functions.save is None:
@@ -320,6 +318,8 @@ class _WaitingReader(StreamReader[Any]):
         self._waiting = 0
         """Items that were found and not polled."""
         self._running = len(contexts)
+        self._ended: set[int] = set()
+        """Partitions whose end was polled."""
         self._error: BaseException | None = None
         self._is_interrupted = False
         self._is_closed = False
@@ -338,13 +338,17 @@ class _WaitingReader(StreamReader[Any]):
                 self._positions[partition] = position
                 self._waiting -= len(buffer)
                 limit -= len(buffer)
+                if buffer.is_closed:
+                    self._ended.add(partition)
                 if partition in polled:  # a generator's items come one by one
                     polled[partition].items += buffer.items
                     polled[partition].timestamps += buffer.timestamps
+                    polled[partition].is_closed = buffer.is_closed
                 else:
                     polled[partition] = buffer
             self._changed.notify_all()
-            if polled:
+            has_ended = len(self._ended) == len(self._contexts)
+            if any(map(len, polled.values())) or (polled and not has_ended):
                 has_timestamps = self._functions.has_timestamps
                 return [_polled(i, buffer, has_timestamps) for i, buffer in polled.items()]
             if self._error is not None:
@@ -425,7 +429,7 @@ class _WaitingReader(StreamReader[Any]):
             buffer = partition.read(MAX_WAITING, one_by_one=True)
             position = partition.save() if saves else None
             with self._changed:
-                if buffer.items:
+                if buffer.items or buffer.is_closed:
                     self._found.append(_Found(index, buffer, position))
                     self._waiting += len(buffer)
                     self._changed.notify_all()
@@ -435,7 +439,8 @@ class _WaitingReader(StreamReader[Any]):
 
 
 def _polled(partition: int, buffer: StreamBuffer[T], has_timestamps: bool) -> Polled[T]:
-    return Polled(partition, buffer.items, buffer.timestamps if has_timestamps else None)
+    timestamps = buffer.timestamps if has_timestamps else None
+    return Polled(partition, buffer.items, timestamps, is_end=buffer.is_closed)
 
 
 def _destroy_all(partitions: list[_Partition]) -> None:

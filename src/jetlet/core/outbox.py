@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 Ordinals = int | Sequence[int] | None
@@ -31,7 +31,24 @@ class Outbox(Protocol):
         """
 
     def offer_to_snapshot(self, key: Any, value: Any) -> bool:
-        """Offer a part of the processor's state to the snapshot being taken."""
+        """Offer a part of the processor's state to the snapshot being taken.
+
+        A key may have several parts. All of them come back, in any order.
+        """
+
+    def offer_batch_to_snapshot(self, entries: Sequence[tuple[Any, Any]]) -> bool:
+        """Offer many ``(key, value)`` parts of the state at once, by far the cheaper way.
+
+        They are serialised at once; the processor may change them afterwards.
+        """
+
+    def save_later(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        """Let parts of the state be serialised bit by bit, between later calls; never refused.
+
+        For a large state: the processor goes on at once. Until they are saved neither the entries
+        nor anything that the iterable reads may change. So pass the items of a copy of a table
+        whose values are never changed in place, such as numbers.
+        """
 
     def has_unfinished_item(self) -> bool:
         """True if something was refused and has not been offered again yet."""

@@ -348,16 +348,30 @@ def _refuse_own_equality(kind: type) -> NoReturn:
 
 
 class _Memo(dict[Any, int]):
-    """Partition ids of the keys seen lately; the subscript computes a missing one."""
+    """Partition ids of the keys seen lately; the subscript computes a missing one.
 
-    __slots__ = ("limit", "partition_count")
+    Between batches it is emptied if it is full, so that it need not be larger than the keys in use:
+    those of a stream come and go, and would be kept long after they are gone. It begins small, and
+    grows instead as long as there is something to gain: if keys come again, but not so often that
+    it does not matter that each is computed anew now and then.
+    """
+
+    __slots__ = ("limit", "partition_count", "served", "size")
 
     #: Longer text is not kept: a stream of distinct documents must not fill the memory.
     LONGEST = 256
+    FIRST_SIZE = 4096
+    #: With so many lookups per key, one in sixteen is a miss at the most.
+    ENOUGH = 16
+    #: With fewer, all keys are new ones: 1.02 is what a full first size of 100,000 keys gets.
+    USELESS = 1.02
 
     def __init__(self, partition_count: int, limit: int) -> None:
         self.partition_count = partition_count
         self.limit = limit
+        self.size = min(limit, self.FIRST_SIZE)
+        self.served = 0
+        """Lookups since it was empty."""
 
     def __missing__(self, key: Any) -> int:
         kind = type(key)
@@ -365,10 +379,22 @@ class _Memo(dict[Any, int]):
         if (kind is str or kind is bytes) and len(key) > self.LONGEST:
             return partition
         if len(self) >= self.limit:
-            # All at once: choosing what to keep would cost every hit more than it saves a miss.
-            self.clear()
+            self.forget()
         self[key] = partition
         return partition
+
+    def adapt(self) -> None:
+        """Grow, or begin anew; for when it is full."""
+        gain = self.served / len(self)
+        if self.size < self.limit and self.USELESS <= gain < self.ENOUGH:
+            self.size = min(2 * max(self.size, len(self)), self.limit)
+        else:
+            self.forget()
+
+    def forget(self) -> None:
+        # All at once: choosing what to keep would cost every hit more than it saves a miss.
+        self.clear()
+        self.served = 0
 
 
 class Partitioner:
@@ -414,6 +440,16 @@ class Partitioner:
         self._leaves: set[type] = set(_LEAF_TYPES)
         self._tuples: set[type] = {tuple}
 
+    def failed_item(self, batch: Sequence[Any]) -> Any:
+        """The item of the batch that failed, as the user knows it.
+
+        Where items travel in something, an attribute ``item_of`` of the key function takes them
+        out of it.
+        """
+        item_of = getattr(self.key_fn, "item_of", None)
+        item = batch[self.failed_index or 0]
+        return item if item_of is None else item_of(item)
+
     def partition_ids(self, batch: Sequence[Any]) -> list[int]:
         """The partition of each item, in the order of the batch."""
         keys: Sequence[Any] = batch
@@ -431,8 +467,12 @@ class Partitioner:
         ids: list[int] = []
         try:
             if self._may_use_memo(keys):
+                memo = self._memo
+                memo.served += len(keys)
                 try:
-                    ids.extend(map(self._memo.__getitem__, keys))
+                    ids.extend(map(memo.__getitem__, keys))
+                    if len(memo) >= memo.size:
+                        memo.adapt()
                     return ids
                 except UnstableKeyError:
                     raise
@@ -459,7 +499,11 @@ class Partitioner:
     def check(self, batch: Sequence[Any]) -> None:
         """Refuse an unstable key, going by the first item: for an edge that has one target only."""
         if batch:
-            self.partition_ids([batch[0]])
+            self.failed_index = 0
+            key = batch[0] if self.key_fn is None else self.key_fn(batch[0])
+            # Not by the memo: it would keep keys that nobody asks for again.
+            kind = type(key)
+            (_HASHERS.get(kind) or _hasher_of(kind))(key)
 
     def _may_use_memo(self, keys: Sequence[Any]) -> bool:
         leaves = self._leaves

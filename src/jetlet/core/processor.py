@@ -13,6 +13,7 @@ from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.traverser import Traverser
+from jetlet.errors import SnapshotError
 
 
 def _drop(message: Any) -> None:
@@ -38,6 +39,8 @@ class ProcessorContext:
     member_index: int = 0
     member_count: int = 1
     processing_guarantee: str = "none"
+    takes_snapshots: bool = False
+    """True if there may be snapshots, be it only on request."""
     partition_count: int = DEFAULT_PARTITION_COUNT
     clock: Clock = SYSTEM_CLOCK
     report: Callable[[Any], None] = _drop
@@ -83,6 +86,13 @@ class Processor:
     """Set it while you leave the inbox untouched because you wait for something outside."""
     makes_watermarks: bool = False
     """True if the watermarks it emits are its own and not those of its input, combined."""
+
+    keeps_state_at_end: bool = False
+    """True if what it saves is for others of its vertex too, who may still need it when this one
+    has completed: then it is saved once more, and kept. So it is for sources."""
+
+    schema_version: int = 1
+    """Raise it when the state that you save changes its form, and define ``upgrade``."""
 
     outbox: Outbox
     context: ProcessorContext
@@ -138,11 +148,19 @@ class Processor:
         return True
 
     def snapshot_commit_prepare(self) -> bool:
-        """First phase of a transaction: make it possible to commit, whatever happens next."""
+        """First phase of a transaction: make it possible to commit, whatever happens next.
+
+        What a restored processor needs in order to commit, or to roll back, is offered with
+        ``outbox.offer_to_snapshot`` here. An export skips this phase and the second.
+        """
         return True
 
     def snapshot_commit_finish(self, success: bool) -> bool:
-        """Second phase: commit if ``success``, roll back otherwise."""
+        """Second phase: commit if ``success``.
+
+        Otherwise the job goes on without this snapshot: what was prepared is kept, and committed
+        with the next one.
+        """
         return True
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
@@ -152,6 +170,17 @@ class Processor:
     def finish_snapshot_restore(self) -> bool:
         """All of the state has been handed back."""
         return True
+
+    def upgrade(self, old_version: int, state: Any) -> Any:
+        """A value that was saved with ``schema_version = old_version``, as it is to be restored.
+
+        Called for each value before ``restore_from_snapshot``, only if the version has changed.
+        """
+        raise SnapshotError(
+            f"the state of {self.context.vertex_name!r} was saved with schema_version "
+            f"{old_version}, and now it is {self.schema_version}: define upgrade(old_version, "
+            f"state), which returns the state as it is now"
+        )
 
     # --- Emitting ---------------------------------------------------------------------------
 

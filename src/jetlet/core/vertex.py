@@ -32,6 +32,10 @@ class ProcessorSupplier:
     def close(self, error: BaseException | None) -> None:
         """Called after all processors have been closed, also after a failure."""
 
+    def for_events(self) -> ProcessorSupplier:
+        """The supplier to use where items travel as events: ``(timestamp, item)``."""
+        return self
+
 
 class _FnSupplier(ProcessorSupplier):
     def __init__(self, fn: Callable[[], Processor]) -> None:
@@ -52,6 +56,10 @@ class RunHook:
     def begin(self, run_id: str) -> None:
         """Refuse what cannot work; make ready."""
 
+    def resume(self, run_id: str) -> None:
+        """Like ``begin``, for a run that goes on from a snapshot of an earlier process."""
+        self.begin(run_id)
+
     def receive(self, batch: Sequence[Any]) -> None:
         """Take a batch from a processor. One thread at a time."""
 
@@ -63,6 +71,12 @@ class RunHook:
 
         Also called when ``begin`` failed, this hook's or another's; not if this hook's was never
         called, nor after its ``commit`` has succeeded.
+        """
+
+    def stop(self, run_id: str, error: BaseException) -> None:
+        """Called instead of ``abort`` if the run may go on from a snapshot later.
+
+        Keep what that needs; what no snapshot knows of is for the run that resumes it to remove.
         """
 
 

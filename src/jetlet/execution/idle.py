@@ -12,6 +12,8 @@ BLOCKING_BACKOFF = (50e-6, 5e-3)
 """The same for a thread with a single, non-cooperative tasklet."""
 MAX_DUTY = 40
 """A worker that finds nothing to do sleeps up to this many times longer than it was busy."""
+RESTING = 50e-3
+"""Longest sleep of a worker whose tasklets all wait to be woken, in seconds."""
 PARKED = 0.1
 """Longest sleep of a worker that has no tasklets, in seconds; it is woken when it gets one."""
 
@@ -21,6 +23,9 @@ class IdleStrategy(Protocol):
 
     def idle(self, count: int) -> None:
         """Called after the ``count``-th pass in a row without progress."""
+
+    def rest(self) -> None:
+        """The same, where all tasklets have said that they wait to be woken."""
 
     def park(self) -> None:
         """Called by a worker that has nothing to pass over."""
@@ -80,6 +85,10 @@ class BackoffIdleStrategy:
         else:
             self._cpu_ns = 0
         self._sleep(pause)
+
+    def rest(self) -> None:
+        self._cpu_ns = 0
+        self._sleep(RESTING)
 
     def park(self) -> None:
         self._cpu_ns = 0

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from time import perf_counter_ns
 from typing import Any
 
 from jetlet.core.items import IDLE, SpecialItem, Watermark
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.outbound_edge import OutboundEdge
+from jetlet.snapshots.state_sink import StateSink
 
 MAX_ITEMS_PER_CALL = 2048
 """After this many items a processor is asked to return, so that others get their turn."""
+
+SAVING_NS = 250_000
+"""How long state that was left for later is saved before each call of the processor."""
+LATER_BATCH = 128
+STATE_BYTES_PER_ITEM = 64
+"""Pickling so many bytes of state counts as much as emitting an item."""
 
 _NOTHING = object()
 _PLAIN_EQUALITY: Any = object.__eq__
@@ -29,21 +39,27 @@ class EdgeOutbox:
         "_all",
         "_buffers",
         "_edges",
+        "_finishes_only",
+        "_later",
         "_refused",
         "_refused_ordinals",
         "_room",
-        "_snapshot",
+        "_state",
         "_watermarks",
         "has_buffered",
         "is_blocked",
         "made_progress",
+        "on_watermark",
         "returned_since_refusal",
     )
 
-    def __init__(self, edges: Sequence[OutboundEdge], snapshot: OutboundEdge | None = None) -> None:
+    def __init__(self, edges: Sequence[OutboundEdge], state: StateSink | None = None) -> None:
         self._edges = tuple(edges)
         self._all = tuple(range(len(self._edges)))
-        self._snapshot = snapshot
+        self._state = state
+        self._later: deque[Iterator[tuple[Any, Any]]] = deque()
+        """State that is saved between calls."""
+        self._finishes_only = False
         self._buffers: list[list[Any]] = [[] for _ in self._edges]
         self.has_buffered = False
         """True if single items were accepted that are not on an edge yet: flush after the call."""
@@ -52,6 +68,8 @@ class EdgeOutbox:
         self._refused_ordinals: Ordinals = None
         self._watermarks: dict[int, int] = {}
         """The last one that went out over each edge."""
+        self.on_watermark: Callable[[int], None] | None = None
+        """Told of the watermarks that the processor makes."""
         self.returned_since_refusal = True
         self.is_blocked = False
         """True while something waits for room in a queue: flush before calling the processor."""
@@ -115,17 +133,25 @@ class EdgeOutbox:
         return True
 
     def offer_to_snapshot(self, key: Any, value: Any) -> bool:
-        if self._snapshot is None:
+        return self.offer_batch_to_snapshot(((key, value),))
+
+    def offer_batch_to_snapshot(self, entries: Sequence[tuple[Any, Any]]) -> bool:
+        state = self._state
+        if state is None:
             return True
-        entry = (key, value)
-        if (self._room <= 0 or self._refused is not _NOTHING) and not self._admit(entry, None):
-            return False
+        if self._room <= 0 or self._refused is not _NOTHING:
+            if not self._admit(entries, None):
+                return False
+        if state.is_full():
+            return self._refuse(entries, None)
         self.made_progress = True
-        self._room -= 1
-        if not self._snapshot.put((entry,)):
-            self.is_blocked = True
-            self._room = 0
+        # Serialised here and now, so a call may be long by the size of the state, too.
+        self._room -= max(len(entries), state.add(entries) // STATE_BYTES_PER_ITEM)
         return True
+
+    def save_later(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        if self._state is not None:
+            self._later.append(iter(entries))
 
     def _offer_watermark(self, item: SpecialItem, ordinal: Ordinals) -> bool:
         if not isinstance(item, Watermark):
@@ -134,7 +160,7 @@ class EdgeOutbox:
                 f"complete() to end the stream"
             )
         if item.timestamp == IDLE.timestamp:
-            return self.offer_special(item, ordinal)
+            return self._emit_watermark(item, ordinal)
         # Checked here rather than by the consumer, so that the error names who is to blame.
         indexes = self._all if ordinal is None else _as_indexes(ordinal)
         for index in indexes:
@@ -144,9 +170,16 @@ class EdgeOutbox:
                     f"watermarks must increase, but {item.timestamp} follows {last} on ordinal "
                     f"{index}"
                 )
-        if not self.offer_special(item, ordinal):
+        if not self._emit_watermark(item, ordinal):
             return False
         self._watermarks.update(dict.fromkeys(indexes, item.timestamp))
+        return True
+
+    def _emit_watermark(self, item: Watermark, ordinal: Ordinals) -> bool:
+        if not self.offer_special(item, ordinal):
+            return False
+        if self.on_watermark is not None:
+            self.on_watermark(item.timestamp)
         return True
 
     # --- For the tasklet --------------------------------------------------------------------
@@ -170,19 +203,49 @@ class EdgeOutbox:
                 self._room = 0
         return True
 
-    def offer_barrier(self, barrier: SpecialItem) -> bool:
-        """Offer a snapshot barrier to all edges and to the snapshot."""
-        if not self.offer_special(barrier):
+    def finish_state(self) -> None:
+        """All of the state has been offered."""
+        if self._state is not None:
+            self._state.flush()
+
+    @property
+    def has_state_left(self) -> bool:
+        """True if some of the state is still to be saved."""
+        return bool(self._later)
+
+    def save_some(self) -> bool:
+        """Save a little of the state that was left for later; true if nothing is left."""
+        state, later = self._state, self._later
+        assert state is not None
+        end = perf_counter_ns() + SAVING_NS
+        while later and not state.is_full():
+            batch = list(islice(later[0], LATER_BATCH))
+            self.made_progress = True
+            if batch:
+                state.add(batch)
+            else:
+                later.popleft()
+            if perf_counter_ns() > end:
+                break
+        if later:
             return False
-        if self._snapshot is not None and not self._snapshot.put_special(barrier):
-            self.is_blocked = True
+        state.flush()
         return True
+
+    def finish_only(self, is_closed: bool) -> None:
+        """While closed, take the item that was refused in an earlier call, and no other.
+
+        What is refused then was not even begun, so the processor is between two items.
+        """
+        self._finishes_only = is_closed
+        if is_closed:
+            self._room = 1
 
     def flush(self) -> bool:
         """Deliver what has been accepted, as far as there is room; true if all is delivered."""
         if self.is_blocked:
             clear = True
-            for edge in self._edges if self._snapshot is None else (*self._edges, self._snapshot):
+            for edge in self._edges:
                 if not edge.is_clear:
                     clear &= edge.flush()
                     if edge.has_moved:
@@ -226,6 +289,9 @@ class EdgeOutbox:
         return True if self._room > 0 else self._refuse(item, ordinal)
 
     def _refuse(self, item: Any, ordinal: Ordinals) -> bool:
+        if self._finishes_only:
+            self.returned_since_refusal = False
+            return False
         self._refused = item
         self._refused_ordinals = ordinal
         self.returned_since_refusal = False

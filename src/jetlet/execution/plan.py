@@ -14,8 +14,14 @@ from jetlet.core.edge import Edge, Routing
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, Partitioner, assign
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import Vertex
-from jetlet.errors import InvalidDagError, JobFailedError, ProcessorContractError
+from jetlet.errors import (
+    InvalidDagError,
+    JobFailedError,
+    ProcessorContractError,
+    UnsupportedFeatureError,
+)
 from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.member_snapshots import MemberSnapshots
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
     FanoutEdge,
@@ -26,8 +32,11 @@ from jetlet.execution.outbound_edge import (
 )
 from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
 from jetlet.execution.queue import BoundedQueue
-from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE, SnapshotContext
+from jetlet.execution.restore import EndedTasklet, Restore
+from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE
+from jetlet.execution.snapshot_wiring import SnapshotWiring
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.watermark_origins import WatermarkOrigins
 
 logger = logging.getLogger("jetlet.execution")
@@ -74,12 +83,14 @@ class RunContext:
     """False if all tasklets run on one thread, which need not be woken by its own tasklets."""
     network: NetworkEdges | None = None
     """What joins distributed edges with other members; needed if there are any."""
+    snapshots: MemberSnapshots | None = None
+    """What takes snapshots, if any are taken."""
+    restore: Restore | None = None
+    """What the run begins with, if not anew."""
 
 
 class ExecutionPlan:
     """How many processors and queues a DAG becomes on each member. Print it to see them."""
-
-    queue_class = BoundedQueue
 
     def __init__(
         self,
@@ -135,30 +146,46 @@ class ExecutionPlan:
 
     def build(self, run: RunContext) -> list[Tasklet]:
         """Make the processors, queues and tasklets. Runs the suppliers' ``init``."""
+        if all(isinstance(vertex.supplier, TaskletSupplier) for vertex in self.dag):
+            return self._own_tasklets(run)
         wirings = {edge: self._wire(edge) for edge in self.dag.edges}
-        snapshots = SnapshotContext(run.processing_guarantee)
-        by_vertex: dict[str, list[ProcessorTasklet]] = {}
-        processors = {vertex.name: self._make_processors(vertex, run) for vertex in self.dag}
-        makers = [n for n, made in processors.items() if any(p.makes_watermarks for p in made)]
+        by_vertex: dict[str, list[Tasklet]] = {}
+        snapshots = SnapshotWiring(
+            self.member_index, run.processing_guarantee, run.snapshots, run.restore
+        )
+        processors = {
+            vertex.name: self._make_processors(vertex, run, snapshots) for vertex in self.dag
+        }
+        makers = [
+            name
+            for name, made in processors.items()
+            if any(p is not None and p.makes_watermarks for p in made)
+        ]
         origins = WatermarkOrigins(self.dag, self.member_count, self._default_parallelism, makers)
         for vertex in self.dag:
-            by_vertex[vertex.name] = [
-                ProcessorTasklet(
-                    processor,
-                    self._context(vertex, index, run),
-                    [
-                        self._inbound(edge, wirings[edge], index, run, origins)
-                        for edge in self.dag.inbound(vertex)
-                    ],
-                    [
-                        self._outbound(edge, wirings[edge], index)
-                        for edge in self.dag.outbound(vertex)
-                    ],
-                    snapshot_context=snapshots,
-                    closer=run.closer,
+            mine = by_vertex[vertex.name] = []
+            for index, processor in enumerate(processors[vertex.name]):
+                outbound = [
+                    self._outbound(edge, wirings[edge], index) for edge in self.dag.outbound(vertex)
+                ]
+                if processor is None:
+                    mine.append(EndedTasklet(vertex.name, index, outbound))
+                    continue
+                context = self._context(vertex, index, run)
+                inbound = [
+                    self._inbound(edge, wirings[edge], index, run, origins)
+                    for edge in self.dag.inbound(vertex)
+                ]
+                mine.append(
+                    ProcessorTasklet(
+                        processor,
+                        context,
+                        inbound + snapshots.restore_edges(context),
+                        outbound,
+                        snapshots=snapshots.part(processor, context),
+                        closer=run.closer,
+                    )
                 )
-                for index, processor in enumerate(processors[vertex.name])
-            ]
         tasklets: list[Tasklet] = [t for mine in by_vertex.values() for t in mine]
         for number, edge in enumerate(self.dag.edges):
             wiring = wirings[edge]
@@ -169,6 +196,23 @@ class ExecutionPlan:
             tasklets += self._network_tasklets(
                 number, edge, wiring, producers, consumers, run, origins
             )
+        return tasklets + snapshots.restore_tasklets(
+            by_vertex,
+            lambda name: self._assignment(self.dag[name]),
+            lambda queue, producer, consumer: _join(queue, producer, consumer, run),
+        )
+
+    def _own_tasklets(self, run: RunContext) -> list[Tasklet]:
+        """The tasklets of a DAG whose vertices bring them."""
+        if run.processing_guarantee != NONE:
+            raise UnsupportedFeatureError(
+                f"{self.dag.name!r} has tasks, which are committed to checkpoints of their own: "
+                f"leave out processing_guarantee={run.processing_guarantee!r}"
+            )
+        tasklets: list[Tasklet] = []
+        for vertex in self.dag:
+            assert isinstance(vertex.supplier, TaskletSupplier)
+            tasklets += vertex.supplier.tasklets(self._context(vertex, 0, run))
         return tasklets
 
     def _network_tasklets(
@@ -213,13 +257,25 @@ class ExecutionPlan:
             tasklets.append(receiver)
         return tasklets
 
-    def _make_processors(self, vertex: Vertex, run: RunContext) -> list[Processor]:
+    def _make_processors(
+        self, vertex: Vertex, run: RunContext, snapshots: SnapshotWiring
+    ) -> list[Processor | None]:
+        """The processors; ``None`` in the place of each that had completed before."""
+        contexts = [
+            self._context(vertex, index, run) for index in range(self.parallelism[vertex.name])
+        ]
+        has_ended = [
+            snapshots.has_ended(vertex, c.global_index, c.total_parallelism) for c in contexts
+        ]
+        if has_ended and all(has_ended):
+            return [None] * len(has_ended)
         try:
             self._initialised.append(vertex)
             vertex.supplier.init(self._context(vertex, 0, run))
-            processors = [vertex.supplier.get() for _ in range(self.parallelism[vertex.name])]
+            processors = [vertex.supplier.get() for ended in has_ended if not ended]
             _check_processors(vertex, processors)
-            return processors
+            made = iter(processors)
+            return [None if ended else next(made) for ended in has_ended]
         except Exception as error:
             raise JobFailedError(
                 f"its supplier failed: {type(error).__name__}: {error}", vertex=vertex.name
@@ -248,10 +304,10 @@ class ExecutionPlan:
 
     def _wire(self, edge: Edge) -> Wiring:
         def queues(count: int) -> list[BoundedQueue]:
-            return [self.queue_class(edge.queue_capacity) for _ in range(count)]
+            return [BoundedQueue(edge.queue_capacity, takes_whole=True) for _ in range(count)]
 
         local = [
-            {index: self.queue_class(edge.queue_capacity) for index in row}
+            {index: BoundedQueue(edge.queue_capacity, takes_whole=True) for index in row}
             for row in self.connections(edge)
         ]
         if not edge.is_distributed or self.member_count == 1:
@@ -275,6 +331,7 @@ class ExecutionPlan:
             # A vertex with a single processor has no share of anything: it has all of it.
             member_count=1 if vertex.is_single else self.member_count,
             processing_guarantee=run.processing_guarantee,
+            takes_snapshots=run.snapshots is not None,
             partition_count=self.partition_count,
             clock=run.clock,
             report=partial(run.report, vertex.name),
@@ -315,7 +372,7 @@ class ExecutionPlan:
                 partitioner,
                 [
                     place if member == self.member_index else positions[member]
-                    for member, place in self._assignment(edge)
+                    for member, place in self._assignment(edge.dest)
                 ],
             )
         if edge.routing is Routing.BROADCAST:
@@ -333,7 +390,7 @@ class ExecutionPlan:
             return SingleTargetEdge(targets[0], partitioner)
         if partitioner is not None:
             return PartitionedEdge(
-                targets, partitioner, [place for _, place in self._assignment(edge)]
+                targets, partitioner, [place for _, place in self._assignment(edge.dest)]
             )
         if edge.routing is Routing.BROADCAST:
             return BroadcastEdge(targets)
@@ -349,11 +406,11 @@ class ExecutionPlan:
         stage = edge.dest.name.removesuffix(PREPARE_SUFFIX)
         return Partitioner(edge.key_fn, self.partition_count, name=f"key of {stage}")
 
-    def _assignment(self, edge: Edge) -> list[tuple[int, int]]:
-        """Member and processor that own each partition of the edge's destination."""
-        if edge.dest.is_single:
+    def _assignment(self, vertex: Vertex) -> list[tuple[int, int]]:
+        """Member and processor that own each partition of the vertex."""
+        if vertex.is_single:
             return [(0, 0)] * self.partition_count
-        parallelism = edge.dest.parallelism(self._default_parallelism)
+        parallelism = vertex.parallelism(self._default_parallelism)
         return assign(self.partition_count, self.member_count, parallelism)
 
 

@@ -22,6 +22,7 @@ from jetlet.execution.outbox import EdgeOutbox, shorten
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tasklet_snapshots import TaskletSnapshots
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 
@@ -58,6 +59,7 @@ class State(enum.Enum):
     SNAPSHOT_COMMIT_FINISH_PROCESS = enum.auto()
     SNAPSHOT_COMMIT_FINISH_COMPLETE = enum.auto()
     SNAPSHOT_COMMIT_FINISH_FINAL = enum.auto()
+    SAVE_FINAL_STATE = enum.auto()
     WAITING_FOR_SNAPSHOT_COMPLETED = enum.auto()
     EMIT_DONE_ITEM = enum.auto()
     CLOSE = enum.auto()
@@ -93,8 +95,7 @@ class ProcessorTasklet(Tasklet):
         inbound: Sequence[InboundEdge],
         outbound: Sequence[OutboundEdge],
         *,
-        snapshot_context: SnapshotContext | None = None,
-        snapshot_edge: OutboundEdge | None = None,
+        snapshots: TaskletSnapshots | None = None,
         closer: Callable[[Callable[[], None], Callable[[], None]], None] = run_at_once,
     ) -> None:
         super().__init__()
@@ -103,14 +104,26 @@ class ProcessorTasklet(Tasklet):
         self.vertex_name = context.vertex_name
         self.name = f"{context.vertex_name}#{context.global_index}"
         self.metrics = TaskletMetrics(
-            context.vertex_name, context.global_index, tuple(inbound), tuple(outbound)
+            context.vertex_name,
+            context.global_index,
+            tuple(edge for edge in inbound if not edge.is_restore),
+            tuple(outbound),
+            context.clock,
         )
-        self.outbox = EdgeOutbox(outbound, snapshot_edge)
-        self._context = replace(context, wake=self.waker.wake, count=self.metrics.count)
+        self._part = snapshots or TaskletSnapshots(SnapshotContext())
+        self.outbox = EdgeOutbox(outbound, self._part.state)
+        if processor.makes_watermarks or not inbound:
+            self.outbox.on_watermark = self.metrics.advance
+        self._context = replace(
+            context,
+            wake=self.waker.wake,
+            count=self.metrics.count,
+            report=self._part.keeping(context.report),
+        )
         self._inbox = Inbox()
         self._is_filled = False
         """True from when the inbox is filled until all of it is dealt with."""
-        self._snapshots = snapshot_context or SnapshotContext()
+        self._snapshots = self._part.context
         self._closer = closer
         self._groups = _by_priority(inbound)
         self._edges: list[InboundEdge] = self._groups.pop(0) if self._groups else []
@@ -118,7 +131,11 @@ class ProcessorTasklet(Tasklet):
         """The edge that the inbox was filled from."""
         self._edge_ended = False
         self._is_restoring = any(edge.is_restore for edge in inbound)
+        self._has_completed = self._saves_later = False
         ordinals = [edge.ordinal for edge in inbound if not edge.is_restore]
+        self._is_source = not ordinals
+        self._drains = len({e.priority for e in inbound if not e.is_restore}) > 1
+        """True until it comes to its edges of the lowest priority."""
         self._coalescer = WatermarkCoalescer(ordinals, {e.ordinal: e.origins for e in inbound})
         self._open_ordinals = len(ordinals)
         self._watermarks: deque[Watermark] = deque()
@@ -148,7 +165,7 @@ class ProcessorTasklet(Tasklet):
     # --- Tasklet ----------------------------------------------------------------------------
 
     def init(self) -> None:
-        self._snapshots.register()
+        self._snapshots.register(self.waker, drains=self._drains)
         self.processor.init(self.outbox, self._context)
 
     def close(self) -> None:
@@ -164,6 +181,8 @@ class ProcessorTasklet(Tasklet):
     def call(self) -> ProgressState:
         outbox = self.outbox
         outbox.made_progress = False
+        if self._saves_later:
+            self._save_some()
         if outbox.is_blocked and not outbox.flush():
             self.metrics.blocked_calls += 1
             return MADE_PROGRESS if outbox.made_progress else NO_PROGRESS
@@ -202,6 +221,9 @@ class ProcessorTasklet(Tasklet):
             metrics.slow_calls += 1
             self._report_slow_call(elapsed_ns)
 
+    def metrics_rows(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(self.metrics.vertex, self.metrics.snapshot())]
+
     def describe_failure(self) -> str | None:
         if self._state is not _PROCESS_INBOX:
             return None
@@ -239,12 +261,10 @@ class ProcessorTasklet(Tasklet):
         elif self._state is _COMPLETE:
             self._complete()
         elif self._state is State.SAVE_SNAPSHOT:
-            if self.processor.save_to_snapshot():
-                active = self._snapshots.active
-                is_export = active is not None and active.is_export
-                self._move(State.EMIT_BARRIER if is_export else State.SNAPSHOT_COMMIT_PREPARE)
+            self._save_snapshot()
         elif self._state is State.SNAPSHOT_COMMIT_PREPARE:
             if self.processor.snapshot_commit_prepare():
+                self.outbox.finish_state()
                 self._move(State.EMIT_BARRIER)
         elif self._state is State.EMIT_BARRIER:
             self._emit_barrier()
@@ -254,6 +274,9 @@ class ProcessorTasklet(Tasklet):
             self._finish_commit(_COMPLETE)
         elif self._state is State.SNAPSHOT_COMMIT_FINISH_FINAL:
             self._finish_commit(State.EMIT_DONE_ITEM)
+        elif self._state is State.SAVE_FINAL_STATE:
+            if not self._saves_later:
+                self._save_final_state()
         elif self._state is State.WAITING_FOR_SNAPSHOT_COMPLETED:
             if self._finished_id < self._snapshots.finished_id:
                 self._move(State.SNAPSHOT_COMMIT_FINISH_FINAL)
@@ -276,10 +299,9 @@ class ProcessorTasklet(Tasklet):
         if watermark is IDLE:
             if not self.outbox.offer_special(IDLE):
                 return
-        elif self.processor.try_process_watermark(watermark):
-            self.metrics.watermark = watermark.timestamp
-        else:
+        elif not self.processor.try_process_watermark(watermark):
             return
+        self.metrics.advance(watermark.timestamp)
         self._watermarks.popleft()
         self._move(_PROCESS_WATERMARK)
 
@@ -300,8 +322,9 @@ class ProcessorTasklet(Tasklet):
             if left < size:
                 self._made_progress = True
                 self._stalled = 0
-                self.metrics.received += size - left
-                self.metrics.batches += 1
+                if not edge.is_restore:
+                    self.metrics.received += size - left
+                    self.metrics.batches += 1
             elif not (
                 self.outbox.made_progress
                 or self.outbox.has_unfinished_item()
@@ -342,6 +365,8 @@ class ProcessorTasklet(Tasklet):
                 self._edges = [*(e for e in edges if e is not edge), edge]
             self._edge = edge
             self._is_filled = True
+            if edge.is_restore:
+                batch = self._part.upgraded(self.processor, batch)
             self._inbox.add(batch)
             if batch and self._coalescer.has_idle_inputs:
                 self._coalescer.observe_event(edge.ordinal)
@@ -382,6 +407,9 @@ class ProcessorTasklet(Tasklet):
         self._edges = [e for e in self._edges if e is not edge]
         if not self._edges and self._groups:
             self._edges = self._groups.pop(0)
+            if self._drains and not self._groups:
+                self._drains = False
+                self._snapshots.drained()
         # The watermark that the end of the edge released came before any barrier, and goes first.
         self._move(_PROCESS_WATERMARK if self._edges else _COMPLETE)
 
@@ -398,28 +426,73 @@ class ProcessorTasklet(Tasklet):
                 self._barrier = SnapshotBarrier(active.snapshot_id, active.is_terminal)
                 self._move(State.SAVE_SNAPSHOT)
                 return
+        elif self._saved_id < snapshots.started_id or self._finished_id < snapshots.finished_id:
+            # It may be that each of its calls ends with a refusal. Now only that item may go out.
+            self.outbox.finish_only(is_closed=True)
+            completed = self.processor.complete()
+            self.outbox.finish_only(is_closed=False)
+            if completed:
+                self._completed()
+            return
         if self.processor.complete():
-            if not self._is_between_items():
-                raise ProcessorContractError(
-                    "the outbox refused an item and complete() returned True without offering it "
-                    "again; return False whenever offer() does"
-                )
-            pending = self._finished_id < self._saved_id
-            self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED if pending else State.EMIT_DONE_ITEM)
+            self._completed()
+
+    def _completed(self) -> None:
+        if not self._is_between_items() or not self.outbox.returned_since_refusal:
+            raise ProcessorContractError(
+                "the outbox refused an item and complete() returned True without offering it "
+                "again; return False whenever offer() does"
+            )
+        self._has_completed = True
+        is_kept = self._is_source or self.processor.keeps_state_at_end
+        if is_kept and self._part.state is not None:
+            self._move(State.SAVE_FINAL_STATE)
+        else:
+            self._leave_complete()
+
+    def _save_final_state(self) -> None:
+        self._part.begin_final_state()
+        if self.outbox.has_state_left or self.processor.save_to_snapshot():
+            if self.outbox.save_some():
+                self._leave_complete()
+
+    def _leave_complete(self) -> None:
+        pending = self._finished_id < self._saved_id
+        self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED if pending else State.EMIT_DONE_ITEM)
+
+    def _save_snapshot(self) -> None:
+        barrier, snapshots = self._barrier, self._snapshots
+        assert barrier is not None
+        if snapshots.started_id < barrier.snapshot_id:
+            # The barrier of another member was faster than the word of the coordinator.
+            return
+        if self.processor.save_to_snapshot():
+            self.outbox.finish_state()
+            is_export = snapshots.active is not None and snapshots.active.is_export
+            self._move(State.EMIT_BARRIER if is_export else State.SNAPSHOT_COMMIT_PREPARE)
 
     def _emit_barrier(self) -> None:
         barrier = self._barrier
         assert barrier is not None
-        if self.outbox.offer_barrier(barrier):
+        if self.outbox.offer_special(barrier):
             self._saved_id = barrier.snapshot_id
             self._barrier = None
             self._aligned.clear()
-            self._snapshots.phase1_done()
+            if self.outbox.has_state_left:
+                self._saves_later = True
+            else:
+                self._snapshots.phase1_done()
             if barrier.is_terminal:
                 # The job ends with this snapshot: only its outcome is still of interest.
                 self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED)
             else:
                 self._move(_PROCESS_WATERMARK if self._edges else _COMPLETE)
+
+    def _save_some(self) -> None:
+        """Go on with the state that the processor has left for later."""
+        if self.outbox.save_some():
+            self._saves_later = False
+            self._snapshots.phase1_done()
 
     def _finish_commit(self, then: State) -> None:
         snapshots = self._snapshots
@@ -433,7 +506,9 @@ class ProcessorTasklet(Tasklet):
     def _close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._snapshots.unregister(self._saved_id, self._finished_id)
+            self._part.unregister(
+                self._saved_id, self._finished_id, self._context if self._has_completed else None
+            )
             closer = self._closer if self.is_cooperative else run_at_once
             closer(self._close_processor, self._end)
 

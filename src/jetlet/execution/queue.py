@@ -17,6 +17,10 @@ class BoundedQueue:
     ``deque`` does the rest, so there is no lock. The bound holds for items, however they are
     batched. When a batch does not fit, as much as fits is taken; but not less than a quarter of
     the capacity, so that a nearly full queue does not grind batches into crumbs.
+
+    With ``takes_whole`` an empty queue takes a whole batch, however large: it is in memory anyway.
+    So it need not be cut up, nor its producer wait while a consumer on the same thread works it
+    off bit by bit. What is queued up beyond that is bounded as ever.
     """
 
     __slots__ = (
@@ -26,13 +30,16 @@ class BoundedQueue:
         "_pos",
         "_quantum",
         "_removed",
+        "_whole_at",
         "capacity",
         "consumer",
         "producer",
     )
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, takes_whole: bool = False) -> None:
         self.capacity = capacity
+        # So much room means that it is empty; there is never more than its capacity.
+        self._whole_at = capacity if takes_whole else capacity + 1
         self.consumer: Waker | None = None
         """Woken when something is offered; set where the consumer may be asleep by then."""
         self.producer: Waker | None = None
@@ -52,7 +59,7 @@ class BoundedQueue:
         """Take items from ``start`` on; return how many were taken. Producer only."""
         room = self.capacity - self._added + self._removed
         left = len(batch) - start
-        if left <= room:
+        if left <= room or room == self._whole_at:
             self._entries.append(batch[start:] if start else batch)
         else:
             if room < self._quantum:

@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.errors import InvalidArgumentError
@@ -27,6 +28,8 @@ logger = logging.getLogger("jetlet.execution")
 WATCH_INTERVAL = 0.5
 """Seconds between two looks at whether a worker is stuck in a call."""
 STUCK_CALL_NS = 1_000_000_000
+LEAVE_LIMIT = 0.01
+"""Seconds that a thread which is stuck in a call is waited for at the end."""
 
 
 def default_worker_count() -> int:
@@ -59,7 +62,8 @@ class Execution:
         self._lock = threading.Lock()
         self._live: set[Tasklet] = set()
         self._initialised_ones: list[Tasklet] = []
-        self._is_over = False
+        self.is_over = False
+        """True once all tasklets have ended; then they are closed."""
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._initialised = threading.Semaphore(0)
         self._all_initialised = threading.Event()
@@ -92,7 +96,7 @@ class Execution:
         for thread in threads:
             thread.join()
         with self._lock:
-            self._is_over = True
+            self.is_over = True
         self._close_all()
 
     def _make(self) -> bool:
@@ -163,7 +167,7 @@ class Execution:
     def cancel(self) -> None:
         """Dismiss all tasklets; from any thread."""
         with self._lock:
-            if self.is_dismissed or self._is_over:
+            if self.is_dismissed or self.is_over:
                 return
             self.was_cancelled = self.is_dismissed = True
         self._dismiss()
@@ -186,14 +190,17 @@ class Execution:
         self._dismiss()
 
     def _dismiss(self) -> None:
-        with self._lock:
-            live = tuple(self._live)
-        for tasklet in live:
+        for tasklet in self.live():
             tasklet.waker.wake()
             try:
                 tasklet.interrupt()
             except BaseException:
                 logger.exception("job %s: cannot interrupt %s", self.name, tasklet.name)
+
+    def live(self) -> tuple[Tasklet, ...]:
+        """The tasklets that have not ended; from any thread."""
+        with self._lock:
+            return tuple(self._live)
 
     def ended(self, tasklet: Tasklet) -> None:
         """A tasklet will not be called again; idempotent, from any thread."""
@@ -238,10 +245,27 @@ class ExecutionService:
         ]
         self._pool.workers = self.workers
         self._reported: dict[str, int] = {}
+        self._left: list[EngineThread] = []
         self._threads = [EngineThread(worker.run, worker.name, self) for worker in self.workers]
         self._threads.append(EngineThread(self._watch, f"{name}-watchdog", self))
         for thread in self._threads:
             thread.start()
+
+    def metrics(self, member: int = 0) -> list[dict[str, Any]]:
+        """A row for each worker, as plain data; from any thread."""
+        elapsed = max(1, self._clock.monotonic_ns() - self.started_ns)
+        return [
+            {
+                "member": member,
+                "name": worker.name,
+                "idle_ns": worker.idle_strategy.idle_ns,
+                "idle_share": worker.idle_strategy.idle_ns / elapsed,
+                "tasklets": len(worker.trackers),
+                "steals_to": worker.steals_to,
+                "steals_from": worker.steals_from,
+            }
+            for worker in self.workers
+        ]
 
     @property
     def steals(self) -> int:
@@ -286,10 +310,20 @@ class ExecutionService:
                     (now - since) / 1e9,
                 )
 
+    def stuck(self, execution: Execution) -> list[str]:
+        """Names of the tasklets of an ending execution that are in a call, or may be."""
+        called = {worker.current for worker in self.workers}
+        return sorted(t.name for t in execution.live() if not t.is_cooperative or t in called)
+
+    def leave(self, thread: EngineThread) -> None:
+        """Do not wait for this thread, which is stuck, and for those that it waits for."""
+        self._left.append(thread)
+
     def shut_down(self) -> None:
-        """End all threads. All executions must have ended."""
+        """End all threads. All executions must have ended, but for what was left behind."""
         self._is_shut_down.set()
         for worker in self.workers:
             worker.shut_down()
-        for thread in self._threads:
-            thread.join()
+        for thread in [*self._left, *self._threads]:
+            # With something stuck, each gets a moment; all are daemons, and end when it does.
+            thread.join(LEAVE_LIMIT if any(t.is_alive() for t in self._left) else None)

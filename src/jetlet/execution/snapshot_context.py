@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jetlet.execution.tasklet import Waker
+from jetlet.snapshots.member_report import EndedProcessor
+
 NONE = "none"
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
@@ -38,24 +41,41 @@ class SnapshotContext:
         self.finished_id = restored_id
         """Id of the newest snapshot whose outcome is known."""
         self.was_successful = True
+        self.live = 0
+        """Tasklets that take part."""
+        self.draining = 0
+        """Those of them that still drain an edge of higher priority: no snapshot while there are
+        any. They would wait for the barrier of an edge that they do not read yet, and whoever has
+        sent them one would wait for the outcome before it ends that edge."""
+        self.ended: list[EndedProcessor] = []
+        """Processors that have completed."""
         self._lock = threading.Lock()
+        self._wakers: list[Waker] = []
         self._waiting = 0
-        self._live = 0
         self._on_phase_done: Callable[[], None] = _ignore
+        self._on_drained: Callable[[], None] = _ignore
 
-    def register(self) -> None:
-        """A tasklet takes part."""
+    def register(self, waker: Waker | None = None, *, drains: bool = False) -> None:
+        """A tasklet takes part; it is woken when there is something for it to do."""
         with self._lock:
-            self._live += 1
+            self.live += 1
+            self.draining += drains
+            if waker is not None:
+                self._wakers.append(waker)
 
-    def unregister(self, saved_id: int, finished_id: int) -> None:
+    def unregister(
+        self, saved_id: int, finished_id: int, ended: EndedProcessor | None = None
+    ) -> None:
         """A tasklet has ended; snapshots do not wait for it any more.
 
         It says which snapshot it saved last and which outcome it heard of last, so that the phase
-        under way, if it counts on this tasklet, is not left waiting.
+        under way, if it counts on this tasklet, is not left waiting. If its processor has
+        completed, snapshots will say so.
         """
         with self._lock:
-            self._live -= 1
+            self.live -= 1
+            if ended is not None:
+                self.ended.append(ended)
             if self.finished_id < self.started_id:
                 is_awaited = saved_id < self.started_id
             else:
@@ -63,27 +83,51 @@ class SnapshotContext:
         if is_awaited:
             self._count_down()
 
+    def drained(self) -> None:
+        """A tasklet has come to its edges of the lowest priority."""
+        with self._lock:
+            self.draining -= 1
+            is_drained = not self.draining
+        if is_drained:
+            self._on_drained()
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call back when no edge of higher priority is being drained, perhaps at once.
+
+        For whoever has seen all tasklets register.
+        """
+        with self._lock:
+            self._on_drained = callback
+            is_drained = not self.draining
+        if is_drained:
+            callback()
+
     def begin(self, snapshot: ActiveSnapshot, on_done: Callable[[], None]) -> None:
         """Start phase one; ``on_done`` is called when every live tasklet has saved."""
         with self._lock:
-            self._waiting = self._live
+            self._waiting = self.live
             self._on_phase_done = on_done
             self.active = snapshot
             self.started_id = snapshot.snapshot_id
             nobody = self._waiting == 0
-        if nobody:
-            on_done()
+        self._wake(nobody, on_done)
 
     def finish(self, snapshot_id: int, *, success: bool, on_done: Callable[[], None]) -> None:
         """Start phase two; ``on_done`` is called when every live tasklet has committed."""
         with self._lock:
-            self._waiting = self._live
+            self._waiting = self.live
             self._on_phase_done = on_done
             self.was_successful = success
             self.finished_id = snapshot_id
             nobody = self._waiting == 0
+        self._wake(nobody, on_done)
+
+    def _wake(self, nobody: bool, on_done: Callable[[], None]) -> None:
         if nobody:
             on_done()
+            return
+        for waker in self._wakers:
+            waker.wake()
 
     def phase1_done(self) -> None:
         """A tasklet has saved its state and sent the barrier on."""

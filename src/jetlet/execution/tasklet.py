@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from jetlet.execution.progress import ProgressState
 
@@ -44,6 +45,10 @@ class Tasklet(ABC):
     name: str = "tasklet"
     vertex_name: str = ""
     """The vertex it works for, as named in errors; empty if it has none."""
+    commits_when_closed: bool = False
+    """Whether ``close`` makes lasting what was done, so that a cancelled job waits for it."""
+    is_resting: bool = False
+    """Set it when a call had nothing to do and nothing but a wake-up will change that soon."""
 
     def __init__(self) -> None:
         self.waker = Waker()
@@ -63,6 +68,10 @@ class Tasklet(ABC):
 
     def record_call(self, elapsed_ns: int) -> None:  # noqa: B027 - optional
         """Told after each call that made progress, or took long, how long it was."""
+
+    def metrics_rows(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """What it has counted, as (vertex, plain data); from any thread."""
+        return ()
 
     def describe_failure(self) -> str | None:
         """After a call has raised: a short text for the item at hand."""

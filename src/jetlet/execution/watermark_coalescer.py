@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
@@ -18,15 +18,28 @@ class WatermarkCoalescer:
 
     ``origins`` says, for each input, where its watermarks come from in the end. An idle input is
     waited for all the same while one is active all of whose origins are its own too: somebody there
-    has woken up, and it will hear of it.
+    has woken up, and it will hear of it. That one may be idle again, or have ended, before the
+    other has said a word: so an idle input is also waited for until it has announced what those
+    others have.
     """
 
-    __slots__ = ("_active", "_idle", "_is_idle", "_last", "_origins", "_top", "_watermarks")
+    __slots__ = (
+        "_active",
+        "_idle",
+        "_is_idle",
+        "_last",
+        "_origins",
+        "_said",
+        "_top",
+        "_watermarks",
+    )
 
     def __init__(
         self, inputs: Iterable[int], origins: Mapping[int, frozenset[Any]] | None = None
     ) -> None:
         self._origins = origins
+        self._said: dict[frozenset[Any], int] = {}
+        """By origins: the highest watermark of the inputs that have these."""
         self._watermarks: dict[int, int] = dict.fromkeys(inputs, MIN_TIMESTAMP)
         self._active = set(self._watermarks)
         self._idle: set[int] = set()
@@ -57,6 +70,8 @@ class WatermarkCoalescer:
         self.observe_event(index)
         self._watermarks[index] = timestamp
         self._top = max(self._top, timestamp)
+        if self._origins is not None and (origins := self._origins[index]):
+            self._said[origins] = max(timestamp, self._said.get(origins, timestamp))
         return self._advance()
 
     def _observe_idle(self, index: int) -> tuple[Watermark, ...]:
@@ -72,8 +87,9 @@ class WatermarkCoalescer:
         return self._advance() if self._watermarks else ()
 
     def _advance(self) -> tuple[Watermark, ...]:
-        if self._active:
-            lowest = min(self._watermarks[i] for i in self._waited_for())
+        waited_for = self._waited_for()
+        if waited_for:
+            lowest = min(self._watermarks[i] for i in waited_for)
         elif self._is_idle:
             return ()
         else:
@@ -84,12 +100,18 @@ class WatermarkCoalescer:
             return (Watermark(lowest), IDLE) if self._is_idle else (Watermark(lowest),)
         return (IDLE,) if self._is_idle else ()
 
-    def _waited_for(self) -> Iterable[int]:
+    def _waited_for(self) -> Collection[int]:
         origins = self._origins
         if origins is None or not self._idle:
             return self._active
-        awake = [origins[i] for i in self._active]
-        return [
-            *self._active,
-            *(i for i in self._idle if any(each <= origins[i] for each in awake)),
-        ]
+        awake = {origins[i] for i in self._active}
+        return [*self._active, *(i for i in self._idle if self._has_news(i, origins[i], awake))]
+
+    def _has_news(
+        self, index: int, origins: frozenset[Any], awake: Collection[frozenset[Any]]
+    ) -> bool:
+        """True if an idle input is bound to say something that others have said before it."""
+        known = self._watermarks[index]
+        return any(each <= origins for each in awake) or any(
+            said > known and each <= origins for each, said in self._said.items()
+        )

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from jetlet.execution.service import Execution
 
 
+RESTLESS = 8
+"""Passes without progress before a worker whose tasklets all rest does so too."""
+
+
 class EngineThread(threading.Thread):
     """A thread on which processors, suppliers and hooks are called.
 
@@ -157,7 +161,10 @@ class CooperativeWorker:
                 idle_count = 0
             else:
                 idle_count += 1
-                self.idle_strategy.idle(idle_count)
+                if idle_count > RESTLESS and all(t.tasklet.is_resting for t in self.trackers):
+                    self.idle_strategy.rest()
+                else:
+                    self.idle_strategy.idle(idle_count)
 
     def run_pass(self, start: int) -> bool:
         """Call each tasklet once; true if any made progress."""
@@ -233,7 +240,10 @@ class BlockingWorker:
                 state = tasklet.call()
                 if state is NO_PROGRESS:
                     idle_count += 1
-                    self.idle_strategy.idle(idle_count)
+                    if idle_count > RESTLESS and tasklet.is_resting:
+                        self.idle_strategy.rest()
+                    else:
+                        self.idle_strategy.idle(idle_count)
                     continue
                 idle_count = 0
                 tasklet.record_call(self._now() - start)

@@ -23,8 +23,9 @@ FIRST_SLICE = 1
 LARGEST_SLICE = 65_536
 SLICE_TIME = 0.01
 """... and seconds that it should need for those that it gets after that."""
-CLOSE_LIMIT = 5.0
-"""Seconds to wait for a hook that does not return though the job is over."""
+CLOSE_LIMIT = 0.1
+"""Seconds to wait for a hook that does not return though the job is over; its thread then ends when
+it does."""
 
 Deliver = Callable[[str, Sequence[Any]], object]
 """Takes (vertex, batch)."""

@@ -13,15 +13,36 @@ class JobConfig:
     """Settings of one job; all have defaults that suit a bounded pipeline."""
 
     name: str | None = None
-    """By default the name of the pipeline or DAG."""
+    """By default the name of the pipeline or DAG. It names the job's snapshots, too."""
     default_parallelism: int | None = None
     """Processors per vertex and member where a stage does not say; default: one per worker."""
     processing_guarantee: str = NONE
-    """``none``, ``at-least-once`` or ``exactly-once``."""
+    """``none``, ``at-least-once`` or ``exactly-once``: what a restart may do to results."""
     snapshot_interval: float = 10.0
-    """Seconds between two snapshots."""
+    """Seconds between two snapshots, if there is a guarantee."""
     snapshot_dir: str | None = None
-    """Where snapshots go."""
+    """Where snapshots go: a directory, or any URL that fsspec knows. A job that is submitted with
+    the directory and the name of an earlier one goes on from the last snapshot of that one, unless
+    that has completed."""
+    keep_snapshots: int = 1
+    """How many good snapshots are kept, besides the one that is being written."""
+    start_fresh: bool = False
+    """Begin anew, and forget what an earlier job of this name has left in ``snapshot_dir``."""
+    initial_snapshot: str | None = None
+    """What to begin with, if the job has no snapshot of its own yet: the name of an exported
+    snapshot in ``snapshot_dir``, or the path or URL of any (which has a slash in it)."""
+    allow_changed_stages: bool = False
+    """Restore a snapshot even if stages with state have gone or come since it was taken: the state
+    of those is dropped, and these begin without any."""
+    max_restarts: int = 10
+    """How often in a row, without a snapshot in between, the job is restarted from its last
+    snapshot after a failure that a restart may cure, such as a lost member. With
+    ``processing_guarantee="none"`` it never is."""
+    restart_pause: float = 0.1
+    """Seconds before the first of these restarts; before each further one it is twice as long."""
+    max_restart_pause: float = 30.0
+    suspend_on_failure: bool = False
+    """Suspend the job when it fails, so that it can be resumed from its last snapshot."""
 
     def __post_init__(self) -> None:
         if self.processing_guarantee not in GUARANTEES:
@@ -29,11 +50,35 @@ class JobConfig:
                 f"processing_guarantee must be one of {', '.join(GUARANTEES)}, "
                 f"not {self.processing_guarantee!r}"
             )
-        if self.default_parallelism is not None and self.default_parallelism < 1:
+        for name in ("default_parallelism", "keep_snapshots"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, not {value}")
+        for name in ("snapshot_interval", "restart_pause", "max_restart_pause"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(
+                    f"{name} is in seconds and positive, not {getattr(self, name)}"
+                )
+        if self.max_restarts < 0:
             raise InvalidArgumentError(
-                f"default_parallelism must be at least 1, not {self.default_parallelism}"
+                f"max_restarts cannot be {self.max_restarts}: write 0 or more"
             )
-        if self.snapshot_interval <= 0:
+        if self.suspend_on_failure and self.processing_guarantee == NONE:
             raise InvalidArgumentError(
-                f"snapshot_interval is in seconds and positive, not {self.snapshot_interval}"
+                "suspend_on_failure=True is for jobs that can be resumed from a snapshot: write "
+                'processing_guarantee="exactly-once", too'
             )
+
+    def check_directory(self) -> None:
+        """Refuse what needs snapshots where there is no place for them."""
+        if self.snapshot_dir is not None:
+            return
+        if self.processing_guarantee != NONE:
+            what = f"processing_guarantee={self.processing_guarantee!r}"
+        elif self.initial_snapshot is not None:
+            what = f"initial_snapshot={self.initial_snapshot!r}"
+        else:
+            return
+        raise InvalidArgumentError(
+            f'{what} needs a place for snapshots: write JobConfig(snapshot_dir="state", ...)'
+        )

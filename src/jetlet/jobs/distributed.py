@@ -13,7 +13,7 @@ from jetlet.core.vertex import Vertex
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.jobs.coordinator import Finish, MemberLost
-from jetlet.jobs.job import Run
+from jetlet.jobs.job import Run, Terminated
 from jetlet.jobs.launcher import MemberLauncher
 from jetlet.jobs.messages import Counters
 from jetlet.jobs.pickling import (
@@ -74,6 +74,7 @@ class MembersRunner:
         launcher = self._make_launcher()
         loops = SharedEventLoop("jetlet-coordinator")
         loop = loops.lease()
+        session: Session | None = None
         try:
             session = Session(self._config, run, launcher, on_running, self._counters, loop)
             try:
@@ -89,6 +90,10 @@ class MembersRunner:
                 session.close()
         finally:
             loops.release()
+            # Nobody else drives them any more.
+            was_terminated = session is not None and session.close_snapshots()
+        if was_terminated and not self._is_cancelled:
+            raise Terminated
         _raise_failure(run, finish)
 
     def cancel(self) -> None:
@@ -101,7 +106,8 @@ class MembersRunner:
         latest = [self._counters[member] for member in sorted(self._counters)]
         return JobMetrics(
             (row for each in latest for row in each.processors),
-            edges=[edge for each in latest for edge in each.edges],
+            [worker for each in latest for worker in each.workers],
+            [edge for each in latest for edge in each.edges],
         )
 
 

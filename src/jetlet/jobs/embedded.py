@@ -5,25 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.dag import DAG
-from jetlet.errors import (
-    InvalidArgumentError,
-    JetletError,
-    PlanningError,
-    UnsupportedFeatureError,
-)
+from jetlet.errors import InvalidArgumentError, JetletError, JobFailedError, PlanningError
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.service import Execution, ExecutionService
-from jetlet.execution.snapshot_context import NONE
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import EngineThread
+from jetlet.jobs.conduct import Conduct
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.failure import outcome
-from jetlet.jobs.job import Job, JobRunner, Run
+from jetlet.jobs.job import Job, JobRunner, Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
+
+if TYPE_CHECKING:
+    from jetlet.jobs.job_snapshots import JobSnapshots
 
 
 class Plannable(Protocol):
@@ -76,15 +73,12 @@ class EmbeddedEngine:
         """Start a job and return at once. Mistakes are raised here, before anything runs."""
         config = config or JobConfig()
         self._check_open()
-        if config.processing_guarantee != NONE:
-            raise UnsupportedFeatureError(
-                f"processing_guarantee={config.processing_guarantee!r} needs snapshots, which the "
-                f"embedded engine does not have yet: write processing_guarantee='none'"
-            )
+        config.check_directory()
         parallelism = config.default_parallelism or self.default_parallelism
         dag = _plan(what, parallelism)
         plan = ExecutionPlan(dag, default_parallelism=parallelism, member_count=self._members)
         plan.prepare()
+        snapshots = self._snapshots(plan, config) if config.snapshot_dir is not None else None
         runner: JobRunner
         if self._members == 1:
             runner = _EmbeddedRunner(self._service, plan, self._clock)
@@ -101,7 +95,7 @@ class EmbeddedEngine:
                 workers=self._workers,
                 service=self._service,
             )
-        job = Job(dag, config, runner, self._forget, self._service)
+        job = Job(dag, config, runner, self._forget, self._service, snapshots)
         with self._lock:
             self._check_open()
             self._jobs.add(job)
@@ -111,6 +105,20 @@ class EmbeddedEngine:
             self._forget(job)
             raise
         return job
+
+    def _snapshots(self, plan: ExecutionPlan, config: JobConfig) -> JobSnapshots:
+        # Imported when needed: most jobs take none.
+        from jetlet.jobs.job_snapshots import JobSnapshots
+
+        dag, members = plan.dag, self._members
+        return JobSnapshots(
+            dag,
+            config.name or dag.name,
+            config,
+            members,
+            {v.name: plan.parallelism[v.name] * (1 if v.is_single else members) for v in dag},
+            self._clock,
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -169,66 +177,67 @@ class _EmbeddedRunner:
         self._plan = plan
         self._clock = clock
         self._execution: Execution | None = None
+        self._conduct: Conduct | None = None
         self._cancelled = False
         self._lock = threading.Lock()
 
     def run(self, run: Run, on_running: Callable[[], None]) -> None:
         def make_tasklets() -> Sequence[Tasklet]:
-            return self._plan.build(
+            tasklets = self._plan.build(
                 RunContext(
                     job_name=run.job_name,
                     run_id=run.id,
+                    attempt=str(run.epoch) if run.epoch else "",
                     processing_guarantee=run.config.processing_guarantee,
                     clock=self._clock,
                     report=run.report,
                     send_to_client=run.send_to_client,
                     closer=execution.closer,
                     crosses_threads=len(self._service.workers) > 1,
+                    snapshots=None if local is None else local.member,
+                    restore=None if local is None else local.restore,
                 )
             )
+            return tasklets if local is None else [*tasklets, local.tasklet]
 
+        def end(error: JobFailedError | None) -> None:
+            if error is None:
+                # Not given up: the next attempt must not begin before this one is closed.
+                execution.cancel()
+            else:
+                execution.fail(None, error)
+
+        local = None
+        if run.snapshots is not None:
+            from jetlet.jobs.local_snapshots import LocalSnapshots
+
+            local = LocalSnapshots(run.snapshots, run.id, end)
         execution = self._service.execution(run.job_name, make_tasklets)
+        conduct = Conduct(self._service, execution, self._plan)
         with self._lock:
-            self._execution = execution
+            self._execution, self._conduct = execution, conduct
             cancelled = self._cancelled
         if cancelled:
-            execution.cancel()
-        execution.run(on_running)
-        error = outcome(execution, run.job_name)
-        try:
-            self._plan.close(error)
-        except BaseException as e:
-            execution.fail(None, e)
-            error = outcome(execution, run.job_name)
+            conduct.cancel()
+        error = conduct.run(on_running)
+        if local is not None and local.close(error) and not self._cancelled:
+            raise Terminated
         if error is not None:
             raise error
 
     def cancel(self) -> None:
         with self._lock:
             self._cancelled = True
-            execution = self._execution
-        if execution is not None:
-            execution.cancel()
+            conduct = self._conduct
+        if conduct is not None:
+            conduct.cancel()
 
     def metrics(self) -> JobMetrics:
         execution = self._execution
-        tasklets: Sequence[Any] = execution.tasklets if execution else ()
+        tasklets = execution.tasklets if execution else ()
         return JobMetrics(
-            ((t.metrics.vertex, t.metrics.snapshot()) for t in tasklets), self._workers()
+            (row for t in tasklets for row in t.metrics_rows()), self._service.metrics()
         )
-
-    def _workers(self) -> list[dict[str, Any]]:
-        elapsed = max(1, self._clock.monotonic_ns() - self._service.started_ns)
-        return [
-            {
-                "name": worker.name,
-                "idle_share": worker.idle_strategy.idle_ns / elapsed,
-                "tasklets": len(worker.trackers),
-                "steals_to": worker.steals_to,
-                "steals_from": worker.steals_from,
-            }
-            for worker in self._service.workers
-        ]
 
 
 def _plan(what: object, parallelism: int) -> DAG:

@@ -2,50 +2,48 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import RunHook
-from jetlet.errors import JetletError, JobCancelledError, JobFailedError
+from jetlet.errors import JetletError, JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.life import JobLife, JobStatus
 from jetlet.metrics.job_metrics import JobMetrics
+
+if TYPE_CHECKING:
+    from jetlet.jobs.job_snapshots import JobSnapshots
+
+__all__ = ["Job", "JobRunner", "JobStatus", "Run", "Terminated"]
 
 logger = logging.getLogger("jetlet.job")
 
 
-class JobStatus(enum.Enum):
-    """Where a job is in its life."""
-
-    NOT_RUNNING = "not running"
-    STARTING = "starting"
-    RUNNING = "running"
-    COMPLETING = "completing"
-    """All processors have ended; sinks commit what they wrote."""
-    FAILED = "failed"
-    """Ended by an error or by ``cancel()``."""
-    COMPLETED = "completed"
-
-    @property
-    def is_final(self) -> bool:
-        """True if nothing more will happen."""
-        return self in (JobStatus.FAILED, JobStatus.COMPLETED)
+class Terminated(Exception):
+    """How a runner says that the run has ended, as asked, with a terminal snapshot."""
 
 
 class Run:
-    """One attempt at a job, as its runner sees it: who it is and whom its output goes to."""
+    """A job as its runner sees it: who it is, what it begins with, whom its output goes to.
 
-    def __init__(self, job_name: str, dag: DAG, config: JobConfig) -> None:
+    With snapshots there may be several attempts at a run, each with a higher ``epoch``.
+    """
+
+    def __init__(
+        self, job_name: str, dag: DAG, config: JobConfig, snapshots: JobSnapshots | None = None
+    ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.job_name = job_name
         self.dag = dag
         self.config = config
+        self.snapshots = snapshots
+        self.epoch = 0
         self._hooks: dict[str, RunHook] = {
             v.name: v.hook for v in dag.vertices if v.hook is not None
         }
@@ -53,6 +51,19 @@ class Run:
         """Hooks that are still to be committed or aborted."""
         self._messages: dict[str, list[Any]] = {v.name: [] for v in dag.vertices}
         self._locks = {name: threading.Lock() for name in self._hooks}
+
+    def begin_attempt(self) -> None:
+        """Find the snapshot that the next attempt begins with; may block."""
+        if self.snapshots is None:
+            return
+        attempt = self.snapshots.begin_attempt()
+        self.epoch = attempt.epoch
+        restored = attempt.restored
+        if restored is not None and restored.area is not None:
+            self.id = restored.record.job_id
+        self._messages = {v.name: [] for v in self.dag.vertices}
+        for vertex, message in self.snapshots.reports():
+            self.report(vertex, message)
 
     def report(self, vertex: str, message: Any) -> None:
         """Keep a message for the vertex's hook; from any thread."""
@@ -68,10 +79,15 @@ class Run:
 
     def begin(self) -> None:
         """Let every hook make ready; raises what the first says that refuses."""
+        attempt = self.snapshots.attempt if self.snapshots is not None else None
+        is_resumed = attempt is not None and attempt.restored is not None
         for name, hook in self._hooks.items():
             self._begun[name] = hook
             try:
-                hook.begin(self.id)
+                if is_resumed:
+                    hook.resume(self.id)
+                else:
+                    hook.begin(self.id)
             except Exception as error:
                 if isinstance(error, JetletError):
                     raise
@@ -95,10 +111,13 @@ class Run:
             del self._begun[name]
 
     def abort(self, error: BaseException) -> None:
-        """Remove what the run has left; never raises."""
+        """Remove what the run has left, but for what its snapshots need; never raises."""
         for name, hook in self._begun.items():
             try:
-                hook.abort(self.id, error)
+                if self.snapshots is None:
+                    hook.abort(self.id, error)
+                else:
+                    hook.stop(self.id, error)
             except BaseException:
                 logger.exception("job %s: vertex %s failed to clean up", self.job_name, name)
 
@@ -107,7 +126,11 @@ class JobRunner(Protocol):
     """What an engine supplies to run a job."""
 
     def run(self, run: Run, on_running: Callable[[], None]) -> None:
-        """Run to the end, blocking; raise :class:`JobFailedError` or :class:`JobCancelledError`."""
+        """Run to the end, blocking.
+
+        Raise :class:`JobFailedError` or :class:`JobCancelledError`; :class:`Terminated` if it ended
+        with a terminal snapshot. It may then be called again.
+        """
 
     def cancel(self) -> None:
         """Make ``run`` raise :class:`JobCancelledError` soon; from any thread, at any time."""
@@ -126,15 +149,16 @@ class Job:
         runner: JobRunner,
         on_done: Callable[[Job], None] = lambda job: None,
         service: object = None,
+        snapshots: JobSnapshots | None = None,
     ) -> None:
         self.name = config.name or dag.name
         self.config = config
         self.dag = dag
         self.submitted_at = time.time()
-        self._run = Run(self.name, dag, config)
+        self._run = Run(self.name, dag, config, snapshots)
         self._runner = runner
-        self._status = JobStatus.NOT_RUNNING
-        self._error: BaseException | None = None
+        self._snapshots = snapshots
+        self._life = JobLife(self.name, config, snapshots)
         self._ended = threading.Event()
         self._waiting = 0
         """Threads in ``join``."""
@@ -151,17 +175,18 @@ class Job:
     @property
     def status(self) -> JobStatus:
         """Where the job is in its life."""
-        return self._status
+        return self._life.status
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed, once it has."""
-        return self._error
+        """Why it failed or was suspended, once it has."""
+        return self._life.error
 
     def start(self) -> None:
         """For engines: begin. Mistakes that show before anything runs are raised here."""
-        self._status = JobStatus.STARTING
+        self._life.move(JobStatus.STARTING)
         try:
+            self._run.begin_attempt()
             self._run.begin()
             self._thread.start()
         except BaseException as error:
@@ -172,9 +197,12 @@ class Job:
     def _drive(self) -> None:
         error: JetletError | None = None
         try:
-            self._runner.run(self._run, self._running)
-            self._status = JobStatus.COMPLETING
+            while not self._run_attempt():
+                self._begin_attempt()
+            self._life.move(JobStatus.COMPLETING)
             self._run.commit()
+            if self._snapshots is not None:
+                self._snapshots.complete()
         except BaseException as e:  # it is raised again by join()
             error = self._as_failure(e)
             self._run.abort(error)
@@ -186,6 +214,29 @@ class Job:
             logger.log(level, "%s", error, exc_info=error.__cause__ or error)
         self._finish(error)
 
+    def _run_attempt(self) -> bool:
+        """Run; true if the job has completed, false if there is to be another attempt."""
+        try:
+            self._runner.run(self._run, self._running)
+        except Terminated:
+            self._life.after_termination()
+        except JobFailedError as failure:
+            self._life.after_failure(failure)
+        else:
+            return True
+        return False
+
+    def _begin_attempt(self) -> None:
+        while True:
+            self._life.move(JobStatus.STARTING)
+            try:
+                self._run.begin_attempt()
+                return
+            except OSError as error:
+                failure = RestartableError(f"job {self.name!r} cannot read its snapshots: {error}")
+                failure.__cause__ = error
+                self._life.after_failure(failure)
+
     def _as_failure(self, error: BaseException) -> JetletError:
         if isinstance(error, JetletError):
             return error
@@ -194,11 +245,10 @@ class Job:
         return failure
 
     def _running(self) -> None:
-        self._status = JobStatus.RUNNING
+        self._life.move(JobStatus.RUNNING)
 
     def _finish(self, error: BaseException | None) -> None:
-        self._error = error
-        self._status = JobStatus.FAILED if error else JobStatus.COMPLETED
+        self._life.move(JobStatus.FAILED if error else JobStatus.COMPLETED, error)
         self._on_done(self)
         self._ended.set()
 
@@ -219,25 +269,74 @@ class Job:
             with self._lock:
                 self._waiting -= 1
         if not ended:
-            raise TimeoutError(f"job {self.name!r} is still {self._status.value} after {timeout} s")
+            raise TimeoutError(f"job {self.name!r} is still {self.status.value} after {timeout} s")
         self._join_thread()
-        if self._error is not None:
+        if self.error is not None:
             # Without the traceback of an earlier join(), which would only grow.
-            raise self._error.with_traceback(None)
+            raise self.error.with_traceback(None)
 
     def cancel(self) -> None:
         """End the job now and wait until it has ended. Its output is discarded.
 
+        It returns within a fraction of a second. A function of yours that does not return by then,
+        because it waits for something, is left behind with the thread that called it: nobody can
+        end that from outside, and it is closed when the function returns. Members end in any case.
+
         A processor or a hook may call it too. Then it does not wait, since the job cannot end
         before the call has returned. A job whose output is being committed is let finish.
         """
-        if not self._status.is_final:
+        if not self.status.is_final:
+            self._life.cancel()
             self._runner.cancel()
+        if self._may_wait():
+            self._ended.wait()
+            self._join_thread()
+
+    def _may_wait(self) -> bool:
+        """False on the threads that the job needs in order to get on."""
         thread = threading.current_thread()
-        if thread is self._thread or (self._service and EngineThread.serves(self._service)):
-            return
-        self._ended.wait()
-        self._join_thread()
+        return not (
+            thread is self._thread or (self._service and EngineThread.serves(self._service))
+        )
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Stop with a snapshot, and wait until that is done. :meth:`resume` goes on from there.
+
+        If the snapshot fails the job is suspended all the same, at the one before it; nothing is
+        lost, since sources are read again from there.
+        """
+        self._life.stop("suspend", waits=self._may_wait())
+
+    def resume(self) -> None:
+        """Let a suspended job go on from its last snapshot."""
+        self._life.resume()
+
+    def restart(self) -> None:
+        """Stop with a snapshot and start again from there; waits until it has stopped."""
+        self._life.stop("restart", waits=self._may_wait())
+
+    def export_snapshot(self, name: str) -> None:
+        """Save the state of the job under a name; waits until it is there. The job goes on.
+
+        Start another job from it with ``JobConfig(initial_snapshot=name)``. It is kept until
+        somebody deletes it. The last snapshot of a suspended job is copied.
+        """
+        answer = self._life.export(name)
+        if answer is not None and self._may_wait():
+            answer.result()
+
+    def cancel_and_export_snapshot(self, name: str) -> None:
+        """Stop with a snapshot, keep that under a name, and end the job; waits until it has ended.
+
+        Output up to the snapshot is committed. If it cannot be exported, the job is suspended and
+        the error raised.
+        """
+        self._life.stop("cancel", name, waits=self._may_wait())
+        if self._may_wait():
+            self._ended.wait()
+            self._join_thread()
 
     def _join_thread(self) -> None:
         if self._thread.ident is not None:
@@ -245,7 +344,10 @@ class Job:
 
     def metrics(self) -> JobMetrics:
         """Counters by vertex, now or as they were at the end."""
-        return self._runner.metrics()
+        metrics = self._runner.metrics()
+        if self._snapshots is not None:
+            metrics.snapshots = {**self._snapshots.stats.values(), "restarts": self._life.restarts}
+        return metrics
 
     def __repr__(self) -> str:
-        return f"<Job {self.name!r} {self.id}: {self._status.value}>"
+        return f"<Job {self.name!r} {self.id}: {self.status.value}>"

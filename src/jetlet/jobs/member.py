@@ -24,27 +24,35 @@ from typing import Any, TypeVar
 from jetlet.errors import JetletError, JobFailedError, RestartableError
 from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.member_snapshots import MemberSnapshots
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.plan import ExecutionPlan, RunContext
-from jetlet.execution.processor_tasklet import ProcessorTasklet
+from jetlet.execution.restore import Restore
 from jetlet.execution.service import Execution, ExecutionService
+from jetlet.execution.snapshot_context import SnapshotContext
 from jetlet.execution.tasklet import Tasklet
 from jetlet.jobs.client_link import ClientLink
-from jetlet.jobs.failure import outcome
+from jetlet.jobs.conduct import Conduct
 from jetlet.jobs.launcher import Bootstrap
 from jetlet.jobs.messages import (
     CLIENT_ACK,
     CONTROL,
     FAREWELL,
+    SAVED,
     Alive,
+    Committed,
     Counters,
+    Drained,
     Ended,
+    FinishSnapshot,
     Go,
     Halt,
     Joined,
     PeerLost,
     Plan,
     Ready,
+    Saved,
+    TakeSnapshot,
 )
 from jetlet.jobs.pickling import adopt_classes, dump
 from jetlet.jobs.remote_failure import RemoteFailure
@@ -54,6 +62,8 @@ from jetlet.network.hub import Hub
 from jetlet.network.listener import connect
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet
+from jetlet.snapshots.member_report import MemberReport
+from jetlet.snapshots.writer import SnapshotWriter
 
 logger = logging.getLogger("jetlet.member")
 
@@ -85,8 +95,11 @@ class Member:
         self._joining: asyncio.Task[None] | None = None
         self._client: ClientLink | None = None
         self._execution: Execution | None = None
+        self._conduct: Conduct | None = None
         self._service: ExecutionService | None = None
         self._is_halted = False
+        self._snapshots: MemberSnapshots | None = None
+        self._epoch = 0
         self._reports: list[tuple[str, Any]] = []
         self._edges = _NetworkEdges()
 
@@ -103,6 +116,9 @@ class Member:
         # Until the coordinator hangs up: it has everything that was sent by then.
         while order is not None:
             order = self._orders.get()
+        if self._conduct is not None and self._conduct.is_stuck:
+            # Who knows what the interpreter would wait for at its end.
+            os._exit(0)
         self._loops.release()
 
     def _serve(self, order: Plan) -> JobFailedError | None:
@@ -138,17 +154,14 @@ class Member:
         try:
             execution = service.execution(order.job_name, lambda: self._start(plan, order))
             self._execution = execution
+            conduct = self._conduct = Conduct(service, execution, plan)
             if self._is_halted:
-                execution.cancel()
-            execution.run()
-            error = outcome(execution, order.job_name)
-            try:
-                plan.close(error)
-            except BaseException as e:
-                execution.fail(None, e)
-                error = outcome(execution, order.job_name)
+                conduct.cancel()
+            error = conduct.run(self._announce_snapshots, waits_for_closing=True)
         finally:
             service.shut_down()
+            if self._snapshots is not None:
+                self._snapshots.close()
         return error if isinstance(error, JobFailedError) else None
 
     def _await_peers(self) -> bool:
@@ -170,16 +183,20 @@ class Member:
         assert self._hub is not None
         assert self._client is not None
         self._edges.connections = self._hub.connections
+        restore = self._prepare_snapshots(plan, order)
         tasklets = plan.build(
             RunContext(
                 job_name=order.job_name,
                 run_id=order.run_id,
+                attempt=str(order.epoch) if order.epoch else "",
                 processing_guarantee=order.processing_guarantee,
                 report=self._report,
                 send_to_client=self._client.send,
                 closer=self._execution.closer,
                 crosses_threads=len(self._service.workers) > 1,
                 network=self._edges,
+                snapshots=self._snapshots,
+                restore=restore,
             )
         )
         self._call(self._carry())
@@ -188,6 +205,25 @@ class Member:
             self._execution.cancel()
         return tasklets
 
+    def _prepare_snapshots(self, plan: ExecutionPlan, order: Plan) -> Restore | None:
+        """Make what takes snapshots, and return what this run begins with."""
+        snapshots = order.snapshots
+        if snapshots is None:
+            return None
+        self._epoch = order.epoch
+        self._snapshots = MemberSnapshots(
+            SnapshotContext(order.processing_guarantee, snapshots.last_id),
+            SnapshotWriter(self._index, order.epoch, [v.name for v in plan.dag.vertices]),
+        )
+        if snapshots.record is None or snapshots.directory is None:
+            return None
+        return Restore(snapshots.record, snapshots.directory, self._count)
+
+    def _announce_snapshots(self) -> None:
+        """All tasklets are initialised."""
+        if self._snapshots is not None:
+            self._snapshots.context.when_drained(lambda: self._tell(Drained(self._epoch)))
+
     def _report(self, vertex: str, message: Any) -> None:
         self._reports.append((vertex, message))
 
@@ -195,8 +231,9 @@ class Member:
         """Send the last message, behind all items."""
         failure = None if error is None else RemoteFailure.pack(error)
         counters = self._counters()
+        ended = tuple(self._snapshots.context.ended) if self._snapshots is not None else ()
         try:
-            message = dump(Ended(failure, self._reports, counters))
+            message = dump(Ended(failure, self._reports, counters, ended))
         except Exception as e:
             failed = JobFailedError(
                 f"what member {self._index} has to report cannot be sent: {type(e).__name__}: {e}"
@@ -214,12 +251,9 @@ class Member:
     def _counters(self) -> Counters:
         tasklets = self._execution.tasklets if self._execution else ()
         return Counters(
-            [
-                (t.metrics.vertex, t.metrics.snapshot())
-                for t in tasklets
-                if isinstance(t, ProcessorTasklet)
-            ],
+            [row for t in tasklets for row in t.metrics_rows()],
             [{"member": self._index, **row} for row in self._edges.metrics()],
+            self._service.metrics(self._index) if self._service else (),
         )
 
     # --- The network's thread ---------------------------------------------------------------
@@ -245,18 +279,20 @@ class Member:
             self._control = connection
             ready.set()
 
-        await connect(
-            partial(
-                Connection,
-                ClientHandshake(self._secret, self._index, COORDINATOR),
-                on_ready=on_ready,
-                on_frame=self._hear,
-                on_closed=self._hang_up,
-                on_refused=self._hang_up,
-            ),
-            bootstrap.address,
-            bootstrap.tls.client_context() if bootstrap.tls is not None else None,
+        control = partial(
+            Connection,
+            ClientHandshake(self._secret, self._index, COORDINATOR),
+            on_ready=on_ready,
+            on_frame=self._hear,
+            on_closed=self._hang_up,
+            on_refused=self._hang_up,
         )
+        tls = bootstrap.tls.client_context() if bootstrap.tls is not None else None
+        try:
+            await connect(control, bootstrap.address, tls)
+        except OSError:
+            self._remove_directory()
+            raise
         await ready.wait()
         self._beating = self._loop.create_task(self._beat())
         return address
@@ -280,6 +316,9 @@ class Member:
                 self._client.acknowledge(body)
             return
         message = pickle.loads(body)
+        if isinstance(message, TakeSnapshot | FinishSnapshot):
+            self._take_part(message)
+            return
         if isinstance(message, Halt):
             self._halt()
         elif isinstance(message, Plan):
@@ -288,14 +327,35 @@ class Member:
             self._joining = self._loop.create_task(self._hub.join(message.addresses))
         self._orders.put(message)
 
+    def _take_part(self, message: TakeSnapshot | FinishSnapshot) -> None:
+        """In a snapshot; nothing here blocks."""
+        snapshots, epoch = self._snapshots, self._epoch
+        if snapshots is None or message.epoch != epoch:
+            return
+        if isinstance(message, TakeSnapshot):
+            snapshot_id = message.snapshot.snapshot_id
+
+            def on_saved(report: MemberReport) -> None:
+                assert self._control is not None
+                self._control.send(SAVED, pickle.dumps(Saved(epoch, snapshot_id, report)))
+
+            snapshots.begin(message.snapshot, message.directory, on_saved)
+        else:
+            finished = Committed(epoch, message.snapshot_id)
+            snapshots.finish(
+                message.snapshot_id,
+                success=message.success,
+                on_done=lambda: self._tell(finished),
+            )
+
     def _halt(self) -> None:
         """Stop, whatever the main thread is doing."""
         self._is_halted = True
         if self._joining is not None:
             self._joining.cancel()
-        if self._execution is not None:
+        if self._conduct is not None:
             # Interrupting may block: not on this thread.
-            threading.Thread(target=self._execution.cancel, daemon=True).start()
+            threading.Thread(target=self._conduct.cancel, daemon=True).start()
 
     def _hang_up(self, connection: Connection, error: Exception | None) -> None:
         """The coordinator has closed the connection, or is dead: there is nobody to work for."""
@@ -303,13 +363,16 @@ class Member:
             logger.error("member %d was not let in: %s", self._index, error)
         self._halt()
         self._orders.put(None)
+        self._remove_directory()
+        # Whatever user code may still be up to, this process does not outlive its job by long.
+        self._loop.call_later(ORPHAN_LIMIT, os._exit, 1)
+
+    def _remove_directory(self) -> None:
+        """The coordinator is gone. It does this itself, unless it was killed."""
         if self._bootstrap.directory is not None:
             import shutil
 
-            # The coordinator does it, unless it was killed.
             shutil.rmtree(self._bootstrap.directory, ignore_errors=True)
-        # Whatever user code may still be up to, this process does not outlive its job by long.
-        self._loop.call_later(ORPHAN_LIMIT, os._exit, 1)
 
     def _peer_lost(self, member: int, error: Exception | None) -> None:
         reason = f"cannot be reached by member {self._index}: {error or 'it hung up'}"

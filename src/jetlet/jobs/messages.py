@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jetlet.execution.snapshot_context import ActiveSnapshot
+from jetlet.snapshots.directory import SnapshotDirectory
+from jetlet.snapshots.format import SnapshotRecord
+from jetlet.snapshots.member_report import EndedProcessor, MemberReport
+
 CLIENT_ACK = 0x02
 """The type of frames that tell a member how much of its items the submitting process has taken."""
 CONTROL = 0x10
@@ -14,6 +19,9 @@ CLIENT = 0x90
 """The type of frames with items for the submitting process."""
 FAREWELL = 0x91
 """The type of the frame with a member's last message; as data, it overtakes no item."""
+SAVED = 0x92
+"""The type of frames with a :class:`Saved`, which do not overtake items either: those before the
+barrier must have arrived before the snapshot counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,18 @@ class Joined:
     """Member: here I am, and my peers find me at ``address``."""
 
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """What a member has to know of snapshots when it begins."""
+
+    last_id: int
+    """Snapshots that are taken have higher ones."""
+    record: SnapshotRecord | None
+    """Of the snapshot to begin with, if not anew."""
+    directory: SnapshotDirectory | None
+    """Where that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +56,9 @@ class Plan:
     addresses: Mapping[int, str]
     stray_classes: tuple[tuple[str, str], ...]
     """See :func:`jetlet.jobs.pickling.adopt_classes`."""
+    epoch: int = 0
+    """Number of the attempt. What an older one says or writes does not count."""
+    snapshots: SnapshotPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +78,12 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The metrics of a member: of its processors, and of its ends of network edges."""
+    """The metrics of a member: of its processors, its workers, its ends of network edges."""
 
     processors: Sequence[tuple[str, Mapping[str, Any]]] = ()
     """(vertex, values) for each."""
     edges: Sequence[Mapping[str, Any]] = ()
+    workers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +101,53 @@ class Ended:
     """``None``, or a :class:`~jetlet.jobs.remote_failure.RemoteFailure`."""
     reports: Sequence[tuple[str, Any]]
     counters: Counters
+    ended: tuple[EndedProcessor, ...] = ()
+    """For snapshots that are taken of the others: what its processors have left."""
+
+
+# --- Snapshots ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Member: none of my edges of higher priority is being drained; I can take snapshots."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Coordinator: save your state there."""
+
+    epoch: int
+    snapshot: ActiveSnapshot
+    directory: SnapshotDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Member: it is saved; or why it could not be."""
+
+    epoch: int
+    snapshot_id: int
+    report: MemberReport
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSnapshot:
+    """Coordinator: commit, or roll back."""
+
+    epoch: int
+    snapshot_id: int
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Member: that is done."""
+
+    epoch: int
+    snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,8 @@ import pickle
 import traceback
 from dataclasses import dataclass
 
-from jetlet.errors import JobFailedError, RestartableError
+from jetlet.errors import JobFailedError, RemoteError, RestartableError
 from jetlet.jobs.pickling import dump
-
-
-class RemoteError(Exception):
-    """An error of a class that could not be brought back; its text is that of the original."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,11 @@ from jetlet.jobs.messages import (
     CLIENT_ACK,
     CONTROL,
     FAREWELL,
+    SAVED,
     Alive,
+    Committed,
     Counters,
+    Drained,
     Ended,
     Go,
     Halt,
@@ -39,8 +42,10 @@ from jetlet.jobs.messages import (
     PeerLost,
     Plan,
     Ready,
+    Saved,
 )
 from jetlet.jobs.pickling import stray_classes
+from jetlet.jobs.session_snapshots import SessionSnapshots
 from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
 from jetlet.network.listener import Listener
@@ -104,6 +109,7 @@ class Session:
             self._directory = tempfile.TemporaryDirectory(
                 prefix="jetlet-", ignore_cleanup_errors=True
             )
+        self.snapshots = None if run.snapshots is None else SessionSnapshots(self, run, loop)
         self._delivery = ClientDelivery(
             [vertex.name for vertex in run.dag.vertices],
             run.send_to_client,
@@ -159,6 +165,10 @@ class Session:
         self._delivery.close()
         self._remove_directory()
 
+    def close_snapshots(self) -> bool:
+        """When the loop has ended: true if the run has ended with a terminal snapshot."""
+        return self.snapshots is not None and self.snapshots.close("the job has ended")
+
     def _remove_directory(self) -> None:
         if self._directory is not None:
             self._directory.cleanup()
@@ -177,7 +187,7 @@ class Session:
                 self._look_at_the_time(self._loop.time())
             except Exception as error:
                 # Never without ticks: they are what ends a job whose members hang.
-                self._fail(error)
+                self.fail(error)
 
     def _look_at_the_time(self, now: float) -> None:
         for member in self._coordinator.silent(now, SILENCE):
@@ -209,7 +219,7 @@ class Session:
 
     def _died(self, member: int, words: str) -> None:
         """From a thread of the launcher."""
-        self._call_soon(self._lose, member, words)
+        self.call_soon(self._lose, member, words)
 
     def _lose(self, member: int, reason: str) -> None:
         if member not in self._ending:
@@ -226,7 +236,7 @@ class Session:
         if kind == CLIENT:
             self._delivery.put(member, body)
             return
-        if kind not in {CONTROL, FAREWELL}:
+        if kind not in {CONTROL, FAREWELL, SAVED}:
             raise JetletError(f"a frame of unknown type {kind}")
         message = pickle.loads(body)
         if isinstance(message, Alive):
@@ -237,8 +247,17 @@ class Session:
             self._do(coordinator.ready(member, now))
         elif isinstance(message, PeerLost):
             self._loop.call_later(GRACE, self._cut_off, message.member, message.reason)
+        elif isinstance(message, Saved):
+            # Items that were sent before it belong to what was saved.
+            self._delivery.after(lambda: self.call_soon(self._hear_of_snapshot, member, message))
+        elif isinstance(message, Drained | Committed):
+            self._hear_of_snapshot(member, message)
         elif isinstance(message, Ended):
             self._ended(member, message)
+
+    def _hear_of_snapshot(self, member: int, message: Saved | Drained | Committed) -> None:
+        if self.snapshots is not None and message.epoch == self._run.epoch:
+            self.snapshots.hear(member, message)
 
     def _ended(self, member: int, message: Ended) -> None:
         self._counters[member] = message.counters
@@ -248,12 +267,14 @@ class Session:
             now = self._loop.time()
             self._do(self._coordinator.failed(member, message.failure, now))
             return
+        if self.snapshots is not None:
+            self.snapshots.ended(member, message.ended)
         self._ending.add(member)
         if self._delivery.is_over:
             self._complete(member)
             return
         # It has completed when the last of its items has arrived where it belongs.
-        self._delivery.after(lambda: self._call_soon(self._complete, member))
+        self._delivery.after(lambda: self.call_soon(self._complete, member))
 
     def _complete(self, member: int) -> None:
         if member in self._ending:
@@ -272,12 +293,14 @@ class Session:
             vertex=vertex,
         )
         failure.__cause__ = error
-        self._call_soon(self._fail, failure)
+        self.call_soon(self.fail, failure)
 
-    def _fail(self, failure: Exception) -> None:
+    def fail(self, failure: Exception) -> None:
+        """Something in this process has failed."""
         self._do(self._coordinator.failed_here(failure, self._loop.time()))
 
-    def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
+    def call_soon(self, callback: Callable[..., None], *args: object) -> None:
+        """Call something on the loop; from any thread, at any time."""
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
@@ -291,7 +314,7 @@ class Session:
                 self._carry_out(action)
             except Exception as error:
                 logger.exception("job %s: cannot carry out %s", self._run.job_name, action)
-                self._fail(error)
+                self.fail(error)
         if self._coordinator.phase is Phase.STOPPING and not self._delivery.is_over:
             # Nobody waits for the results any more.
             self._delivery.is_over = True
@@ -304,10 +327,12 @@ class Session:
         elif isinstance(action, Start):
             # All are connected with each other: the sockets' names have served their purpose.
             self._remove_directory()
+            if self.snapshots is not None:
+                self.snapshots.start()
             self._on_running()
-            self._tell(self._connections, Go())
+            self.tell(self._connections, Go())
         elif isinstance(action, Stop):
-            self._tell(action.members, Halt())
+            self.tell(action.members, Halt())
         elif isinstance(action, Kill):
             for member in action.members:
                 self._launcher.kill(member)
@@ -325,10 +350,13 @@ class Session:
             processing_guarantee=self._run.config.processing_guarantee,
             addresses=addresses,
             stray_classes=stray_classes(),
+            epoch=self._run.epoch,
+            snapshots=None if self.snapshots is None else self.snapshots.plan(),
         )
-        self._tell(self._connections, plan)
+        self.tell(self._connections, plan)
 
-    def _tell(self, members: Iterable[int], message: object) -> None:
+    def tell(self, members: Iterable[int], message: object) -> None:
+        """Send a message to members."""
         data = pickle.dumps(message, protocol=5)
         for member in tuple(members):
             connection = self._connections.get(member)

@@ -38,6 +38,9 @@ class VertexMetrics:
     longest_call_ns: int = 0
     watermark: int | None = None
     """The lowest among the processors."""
+    watermark_lag: int | None = None
+    """Milliseconds by which event time is behind the clock, at the processor that is furthest
+    behind; ``None`` without watermarks, or while nothing comes in."""
     call_histogram: Mapping[int, int] = field(default_factory=dict)
     """Calls by duration: ``{upper bound in ns: count}``."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -56,10 +59,12 @@ class VertexMetrics:
             for bound, count in row["call_histogram"].items():
                 histogram[bound] = histogram.get(bound, 0) + count
         watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
+        lags = [row["watermark_lag"] for row in rows if row["watermark_lag"] is not None]
         return cls(
             name,
             longest_call_ns=max((row["longest_call_ns"] for row in rows), default=0),
             watermark=min(watermarks, default=None),
+            watermark_lag=max(lags, default=None),
             call_histogram=dict(sorted(histogram.items())),
             counters=counters,
             processors=rows,
@@ -86,7 +91,24 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         """Per end of a network edge: its member, peer and direction; items, bytes and packets; the
         receive window, what is in flight (bytes), and the time it was held back."""
         self.workers = tuple(workers)
-        """Per worker: its name, share of time asleep, tasklets, tasklets taken and given away."""
+        """Per cooperative thread: its member and name, its share of time asleep, its tasklets, and
+        how many it took from others and gave away."""
+        self.snapshots: Mapping[str, Any] = {}
+        """Of a job that takes snapshots: how many were taken and failed, what the last good one
+        was and cost, why the last one failed, and how often the job was restarted."""
+        self.stages: tuple[Mapping[str, Any], ...] = ()
+        """Of a job on Spark: the name of each stage, and how many of its tasks are done, active
+        and there in all, which is ``None`` as long as Spark has not said."""
+
+    @property
+    def containers(self) -> tuple[Mapping[str, Any], ...]:
+        """Per container of an application of tasks: its name and member; calls of ``process``,
+        ``window`` and commits, and the time they took; messages chosen, and times there was none;
+        messages in flight and pending; the share of the time in which its event loop was busy; and
+        its lag by partition, in messages.
+        """
+        rows = (row for vertex in self._vertices.values() for row in vertex.processors)
+        return tuple(row["container"] for row in rows if "container" in row)
 
     def __getitem__(self, vertex: str) -> VertexMetrics:
         return self._vertices[vertex]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.core.items import IDLE_TIMESTAMP
+
 REPORT_INTERVAL_NS = 5_000_000_000
 """The same complaint about one processor is logged at most this often."""
 
@@ -32,6 +35,7 @@ class TaskletMetrics:
     """
 
     __slots__ = (
+        "_clock",
         "_inbound",
         "_outbound",
         "_reported_at",
@@ -41,6 +45,7 @@ class TaskletMetrics:
         "calls",
         "counters",
         "histogram",
+        "is_idle",
         "longest_call_ns",
         "processor",
         "received",
@@ -56,11 +61,13 @@ class TaskletMetrics:
         processor: int,
         inbound: Sequence[InboundGauge] = (),
         outbound: Sequence[OutboundGauge] = (),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.vertex = vertex
         self.processor = processor
         self._inbound = inbound
         self._outbound = outbound
+        self._clock = clock
         self._reported_at: int | None = None
         self.received = 0
         self.batches = 0
@@ -71,12 +78,25 @@ class TaskletMetrics:
         self.busy_ns = 0
         self.longest_call_ns = 0
         self.watermark: int | None = None
+        """Event time: the coalesced watermark of the input, or that of the source itself."""
+        self.is_idle = False
+        """True if event time stands still on purpose: nothing comes in."""
         self.histogram = [0] * 65
         self.counters: dict[str, int] = {}
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the processor's own."""
         self.counters[name] = self.counters.get(name, 0) + amount
+
+    def advance(self, watermark: int) -> None:
+        """Event time has come this far, or the input has gone idle."""
+        self.is_idle = watermark == IDLE_TIMESTAMP
+        if not self.is_idle:
+            self.watermark = watermark
+
+    def _watermark_lag(self) -> int | None:
+        watermark = self.watermark
+        return None if watermark is None or self.is_idle else self._clock.time_ms() - watermark
 
     def may_report(self, now_ns: int) -> bool:
         """True if nothing was logged about this processor for a while."""
@@ -94,6 +114,7 @@ class TaskletMetrics:
             "queue_size": sum(edge.size for edge in self._inbound),
             "queue_capacity": sum(edge.capacity for edge in self._inbound),
             "watermark": self.watermark,
+            "watermark_lag": self._watermark_lag(),
             "calls": self.calls,
             "blocked_calls": self.blocked_calls,
             "stalled_calls": self.stalled_calls,

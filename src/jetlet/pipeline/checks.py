@@ -6,12 +6,15 @@ import inspect
 import typing
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jetlet.core.partitioning import stable_hash
-from jetlet.errors import InvalidArgumentError, UnstableKeyError
+from jetlet.errors import InvalidArgumentError, MissingTimestampsError, UnstableKeyError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.sink import ClientSink, Sink
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.stage import Stage
 
 _UNSTABLE = (list, dict, set, bytearray, deque)
 """Types that no key can be of, whatever is in them."""
@@ -83,6 +86,21 @@ def check_on_error(stage: str, on_error: Any) -> None:
         raise InvalidArgumentError(
             f'{stage}: on_error must be "fail", "skip" or a sink for dead letters '
             f"such as sinks.json_lines(...), not {on_error!r}"
+        )
+
+
+def check_late(late: object) -> None:
+    """Refuse what late items cannot be sent to."""
+    if late is not None and not isinstance(late, Sink | ClientSink):
+        raise InvalidArgumentError(f"late takes a sink such as sinks.json_lines(...), not {late!r}")
+
+
+def check_timestamps(stage: Stage[Any], who: str) -> None:
+    """Refuse a stage whose items have no time."""
+    if not stage.has_timestamps:
+        raise MissingTimestampsError(
+            f"stage {stage.name!r} has no timestamps, and {who} needs them: write "
+            f".add_timestamps(lambda item: ..., allowed_lag=0) before it"
         )
 
 

@@ -1,4 +1,4 @@
-"""JoinClause: one side of a hash join; and how the arguments of a join become its transform."""
+"""JoinClause: one side of a hash join; and how the arguments of joins become their transforms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.checks import check_function
-from jetlet.pipeline.transforms import HashJoinTransform
+from jetlet.pipeline.checks import check_function, check_late, check_timestamps
+from jetlet.pipeline.durations import Duration, to_ms
+from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage
 
 B = TypeVar("B")
+
+_AGES = 2**62
+"""More milliseconds than anybody means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,57 @@ def join_transform(
         to_output=to_output,
         **options,
     )
+
+
+def interval_join_transform(
+    first: tuple[Stage[Any], Callable[[Any], Any]],
+    other: Any,
+    lower: Duration,
+    upper: Duration,
+    to_output: Callable[[Any, Any], Any] | None,
+    **options: Any,
+) -> IntervalJoinTransform:
+    """The transform of ``interval_join``; ``first`` is a stage and its key function."""
+    stage, key_fn = first
+    method = "interval_join"
+    other_stage, other_key_fn = keyed_other(method, other, "other")
+    for each in (stage, other_stage):
+        check_timestamps(each, "an interval join")
+    bounds = [
+        to_ms(f"{method}: {name}", value, minimum=-_AGES)
+        for name, value in (("lower", lower), ("upper", upper))
+    ]
+    if bounds[0] > bounds[1]:
+        raise InvalidArgumentError(
+            f"{method}: no time is both from {bounds[0]} ms and up to {bounds[1]} ms after another:"
+            f" write .{method}(other, lower={bounds[1]}, upper={bounds[0]})"
+        )
+    check_pair_function(method, to_output)
+    check_late(options["late"])
+    return IntervalJoinTransform(
+        inputs=[stage._transform, stage._transform_of(other_stage, method)],
+        key_fns=(key_fn, other_key_fn),
+        lower=bounds[0],
+        upper=bounds[1],
+        to_output=to_output,
+        **options,
+    )
+
+
+def keyed_other(method: str, other: Any, name: str) -> tuple[Stage[Any], Callable[[Any], Any]]:
+    """The stage that is joined with, and its key function."""
+    from jetlet.pipeline.keyed_stage import StageWithKey
+
+    if not isinstance(other, StageWithKey):
+        raise InvalidArgumentError(
+            f"{method} takes a stage with a key, not {other!r}: write "
+            f".{method}({name}.grouping_key(lambda item: ...), ...)"
+        )
+    return other._stage, other._key_fn
+
+
+def check_pair_function(method: str, to_output: object) -> None:
+    """Refuse an output function that cannot be called with a pair."""
+    if to_output is not None:
+        example = "..., to_output=lambda item, other: ..."
+        check_function(method, to_output, "a function of the two items", example)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
-from jetlet.pipeline.stateful import rolling_transform, stateful_transform
+from jetlet.pipeline.durations import Duration
+from jetlet.pipeline.join import interval_join_transform
+from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, OnError
-from jetlet.pipeline.window_stage import WindowStage
+from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S")
+U = TypeVar("U")
 
 
 class StageWithKey(Generic[T, K]):
@@ -45,6 +48,8 @@ class StageWithKey(Generic[T, K]):
                     f": write .{name}(...) before grouping_key(...), or behind a step that works "
                     f"per key, such as .aggregate(agg.counting())"
                 )
+            elif hasattr(WindowStage, name):
+                hint = f": write .window(windows.tumbling(1000)).{name}(...)"
             raise AttributeError(f"a stage with a key has no {name!r}{hint}")
 
     def window(self, definition: Window) -> WindowStage[T, K]:
@@ -118,42 +123,71 @@ class StageWithKey(Generic[T, K]):
         create: Callable[[], S],
         fn: Callable[[S, K, T], R],
         *,
+        ttl: Duration | None = None,
+        on_evict: Callable[[S, K, int], R | None] | None = None,
+        late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
-        """Replace each item by ``fn(state, key, item)``, with a state per key."""
-        return self._stateful("map", create, fn, name, local_parallelism, on_error)
+        """Replace each item by ``fn(state, key, item)``, with a state per key.
+
+        With a time-to-live the state of a key is dropped when event time has moved on by more than
+        ``ttl`` since its last item. Then ``on_evict(state, key, time)`` is called, and what it
+        returns is emitted at that time, which is the watermark's, unless it is ``None``. An item
+        that comes behind the watermark is late: it is counted and goes to the sink ``late``.
+
+        At the end of the input all states that are left are dropped like that, at the time at which
+        each would have been; on bounded input, all states.
+        """
+        expiry = Expiry(ttl, on_evict, late)
+        return self._stateful("map", create, fn, expiry, name, local_parallelism, on_error)
 
     def filter_stateful(
         self,
         create: Callable[[], S],
         fn: Callable[[S, K, T], object],
         *,
+        ttl: Duration | None = None,
+        on_evict: Callable[[S, K, int], T | None] | None = None,
+        late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[T]:
-        """Keep the items for which ``fn(state, key, item)`` is true."""
-        return self._stateful("filter", create, fn, name, local_parallelism, on_error)
+        """Keep the items for which ``fn(state, key, item)`` is true.
+
+        For ``ttl``, ``on_evict`` and ``late`` see :meth:`map_stateful`.
+        """
+        expiry = Expiry(ttl, on_evict, late)
+        return self._stateful("filter", create, fn, expiry, name, local_parallelism, on_error)
 
     def flat_map_stateful(
         self,
         create: Callable[[], S],
         fn: Callable[[S, K, T], Iterable[R]],
         *,
+        ttl: Duration | None = None,
+        on_evict: Callable[[S, K, int], Iterable[R]] | None = None,
+        late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
-        """Replace each item by the items of ``fn(state, key, item)``."""
-        return self._stateful("flat_map", create, fn, name, local_parallelism, on_error)
+        """Replace each item by the items of ``fn(state, key, item)``.
+
+        For ``ttl``, ``on_evict`` and ``late`` see :meth:`map_stateful`; here ``on_evict`` returns
+        an iterable.
+        """
+        expiry = Expiry(ttl, on_evict, late)
+        return self._stateful("flat_map", create, fn, expiry, name, local_parallelism, on_error)
 
     def _stateful(
         self,
         kind: Kind,
         create: Callable[[], Any],
         fn: Callable[..., Any],
+        expiry: Expiry,
         name: str | None,
         local_parallelism: int | None,
         on_error: OnError,
@@ -167,6 +201,7 @@ class StageWithKey(Generic[T, K]):
                 name=name,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
+                **expiry.options(f"{kind}_stateful", self._stage),
             )
         )
 
@@ -174,16 +209,85 @@ class StageWithKey(Generic[T, K]):
         self,
         operation: AggregateOperation[T, Any, R],
         *,
+        ttl: Duration | None = None,
+        late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[tuple[K, R]]:
-        """After each item, ``(key, aggregate of the key's items so far)``."""
+        """After each item, ``(key, aggregate of the key's items so far)``.
+
+        With a time-to-live the aggregate of a key begins anew when event time has moved on by more
+        than ``ttl`` since its last item. For ``late`` see :meth:`map_stateful`.
+        """
         return self._stage._add(
             rolling_transform(
                 operation,
                 self._key_fn,
                 name=name,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+                **Expiry(ttl, None, late).options("rolling_aggregate", self._stage),
+            )
+        )
+
+    @overload
+    def interval_join(
+        self,
+        other: StageWithKey[U, K],
+        lower: Duration,
+        upper: Duration,
+        to_output: None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[tuple[T, U]]: ...
+    @overload
+    def interval_join(
+        self,
+        other: StageWithKey[U, K],
+        lower: Duration,
+        upper: Duration,
+        to_output: Callable[[T, U], R],
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]: ...
+    def interval_join(
+        self,
+        other: StageWithKey[Any, K],
+        lower: Duration,
+        upper: Duration,
+        to_output: Callable[[Any, Any], Any] | None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """All pairs of items with the same key that are close in time.
+
+        The time of the other item is from ``lower`` to ``upper`` after that of this stage's item,
+        both included; negative durations are before it. Emits ``to_output(item, other_item)``, by
+        default the tuple of both, as soon as the second of the two has come, at the later of their
+        times.
+
+        An item is kept until no partner can come any more. One that comes behind the watermark is
+        late: it is counted and goes to the sink ``late``. On bounded input nothing is late.
+        """
+        return self._stage._add(
+            interval_join_transform(
+                (self._stage, self._key_fn),
+                other,
+                lower,
+                upper,
+                to_output,
+                late=late,
+                name=name or "interval-join",
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

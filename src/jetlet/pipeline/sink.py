@@ -3,23 +3,34 @@
 A connector subclasses :class:`Sink`. Nothing a writer writes is visible before
 :meth:`Sink.commit`; a job that fails or is cancelled leaves nothing behind. A sink that belongs to
 the submitting process (results, logs, callbacks) subclasses :class:`ClientSink` instead.
+
+A :class:`TransactionalSink` can also commit little by little, with the snapshots of a job, so that
+a restart neither loses an item nor writes it twice.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
 class SinkWriter(ABC, Generic[T]):
-    """Writes one part of the output; used by one thread at a time."""
+    """Writes one part of the output; used by one thread at a time, but for ``interrupt``."""
 
     @abstractmethod
     def write(self, batch: Sequence[T]) -> None:
         """Write a batch of items. The batch is shared: do not change it."""
+
+    def sync(self) -> bool:
+        """A snapshot is taken: what was written must not be lost. ``False`` to be called again."""
+        return True
+
+    def interrupt(self) -> None:
+        """The job is ending: make a call that waits return, or raise; from any thread."""
 
     @abstractmethod
     def finish(self) -> Any:
@@ -41,6 +52,10 @@ class Sink(ABC, Generic[T]):
     def begin(self, run_id: str) -> None:
         """Called once in the submitting process before anything runs; refuse bad targets here."""
 
+    def resume(self, run_id: str) -> None:
+        """Called instead of ``begin`` if the run goes on from a snapshot."""
+        self.begin(run_id)
+
     @abstractmethod
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         """A writer. ``writer_id`` is unique within the run, also among retried attempts."""
@@ -55,6 +70,110 @@ class Sink(ABC, Generic[T]):
     @abstractmethod
     def abort(self, run_id: str) -> None:
         """The run failed: remove everything its writers left, finished or not."""
+
+
+class TransactionId(NamedTuple):
+    """Names a transaction: no other has the same name, ever."""
+
+    run_id: str
+    vertex: str
+    number: int
+    """Counts the transactions of a writer, also over restarts; not without gaps."""
+    writer: int
+    """Index of the writer that it is from."""
+    attempt: str
+    """At the run; numbers of one that failed may come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPlace:
+    """Which of all writers of a vertex one is."""
+
+    run_id: str
+    vertex: str
+    attempt: str
+    index: int
+    count: int
+
+    def succeeds(self, writer: int) -> bool:
+        """True if what a writer of an earlier attempt has left is for this one to deal with."""
+        return writer % self.count == self.index
+
+    def supersedes(self, writer: int, attempt: str) -> bool:
+        """True if that attempt of the writer is over, and this is the one to succeed it."""
+        return self.succeeds(writer) and int(attempt or 0) < int(self.attempt or 0)
+
+
+class TransactionWriter(ABC, Generic[T]):
+    """Writes one transaction after the other; used by one thread, but for ``interrupt``.
+
+    Nobody sees what is written before ``commit``. A transaction that was prepared can be committed
+    whatever happens, by another writer too, and after a crash may be committed again: then what was
+    done must not be done twice.
+    """
+
+    @abstractmethod
+    def begin(self, transaction: TransactionId) -> None:
+        """Open a transaction; none is open."""
+
+    @abstractmethod
+    def write(self, batch: Sequence[T]) -> None:
+        """Write to the open transaction. The batch is shared: do not change it."""
+
+    @abstractmethod
+    def prepare(self) -> Any:
+        """Close the open transaction so that nothing stands in the way of a commit.
+
+        Returns what ``commit`` needs; it is saved in the snapshot, so it must be picklable.
+        """
+
+    @abstractmethod
+    def commit(self, prepared: Any) -> None:
+        """The snapshot counts: make a transaction of this writer visible."""
+
+    @abstractmethod
+    def recover(self, prepared: Sequence[Any]) -> None:
+        """The job was restarted, and nothing is written yet.
+
+        Commit these, if that was not done before it stopped. What is left of others, whose writers
+        this one :meth:`~WriterPlace.supersedes`, is removed, unless it was to be kept.
+        """
+
+    def keep(self, prepared: Any) -> None:
+        """The writer has ended, and this is left for :meth:`TransactionalSink.commit_last`.
+
+        Later snapshots know of it, but later writers do not. It may still be committed before.
+        """
+
+    def interrupt(self) -> None:
+        """The job is ending: make a call that waits return, or raise; from any thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop the open transaction, if there is one. Those that are prepared stay."""
+
+
+class TransactionalSink(Sink[T]):
+    """A sink that takes part in snapshots, beside what any sink does.
+
+    Transactions are used by jobs with the guarantee exactly-once, each from one snapshot to the
+    next. Jobs without them use the writers of :meth:`Sink.open`.
+    """
+
+    holds_back: bool = False
+    """True if ordinary writers show nothing before the end of the job. Then transactions are used
+    with every guarantee, and one after the other in streams without any."""
+
+    @abstractmethod
+    def open_transactional(self, place: WriterPlace) -> TransactionWriter[T]:
+        """A writer; called where it runs."""
+
+    @abstractmethod
+    def commit_last(self, run_id: str, vertex: str, prepared: Sequence[Any]) -> None:
+        """All writers of a vertex have ended: commit what they have left, and drop all else.
+
+        Called in the submitting process instead of ``commit``; again if it was killed meanwhile.
+        """
 
 
 class ClientSink(ABC, Generic[T]):

@@ -40,7 +40,7 @@ class BatchSource(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, split: Any) -> Iterator[Sequence[T]]:
-        """Yield the split's items, in order, in batches (lists, say) of one to ``BATCH_SIZE`` items.
+        """Yield the split's items, in order, in batches of at most ``BATCH_SIZE``, none empty.
 
         A reader that stops early closes the iterator (``GeneratorExit`` in a generator).
         """

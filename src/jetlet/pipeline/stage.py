@@ -9,7 +9,7 @@ user code take ``on_error``: ``"fail"`` (the default), ``"skip"``, or a sink for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.processor import Processor
@@ -51,6 +51,8 @@ from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
+    from jetlet.tasks.config import TaskConfig
+    from jetlet.tasks.storage import StoreFactory
 
 __all__ = ["JoinClause", "SinkStage", "Stage", "StageWithKey"]
 
@@ -69,6 +71,16 @@ class Stage(BasicStage[T]):
 
     def _next(self, transform: Transform) -> Stage[Any]:
         return Stage(self._pipeline, transform)
+
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if hasattr(StageWithKey, name):
+                hint = f": write .grouping_key(key_fn).{name}(...)"
+            elif hasattr(WindowStage, name):
+                hint = f": write .grouping_key(key_fn).window(windows.tumbling(1000)).{name}(...)"
+            raise AttributeError(f"a stage has no {name!r}{hint}")
 
     # --- With state -------------------------------------------------------------------------
 
@@ -407,6 +419,31 @@ class Stage(BasicStage[T]):
                 supplier=processor_supplier,
                 local_parallelism=local_parallelism,
             )
+        )
+
+    def process_with(
+        self,
+        task: Any,
+        *,
+        stores: Mapping[str, StoreFactory] | None = None,
+        config: TaskConfig | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[Any]:
+        """Give the items to a task of :mod:`jetlet.tasks`, as messages; what it sends goes on.
+
+        :param task: a class, a function of ``(envelope, collector, coordinator)``, or a function
+            that makes a task. Each processor of the stage has one of its own.
+        :param stores: the task's stores, such as ``{"seen": stores.in_memory()}``.
+        :param config: a :class:`~jetlet.tasks.TaskConfig`. Tasks are committed with snapshots only.
+        """
+        from jetlet.tasks.stage_task import TaskStageSupplier
+
+        name = name or "process-with"
+        return self.custom_transform(
+            TaskStageSupplier(name, task, stores, config),
+            name=name,
+            local_parallelism=local_parallelism,
         )
 
     def write_to(

@@ -3,11 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.checks import check_function, check_operation, check_single
+from jetlet.pipeline.checks import (
+    check_function,
+    check_late,
+    check_operation,
+    check_single,
+    check_timestamps,
+)
+from jetlet.pipeline.durations import Duration, to_ms
+from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.transforms import Kind, OnError, RollingTransform, StatefulTransform
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When the state of a key is dropped, and what is done then, as it was written."""
+
+    ttl: Duration | None = None
+    on_evict: Callable[..., Any] | None = None
+    late: Sink[Any] | ClientSink[Any] | None = None
+
+    def options(self, method: str, stage: Stage[Any]) -> dict[str, Any]:
+        """The fields of the transform of a stage behind ``stage``."""
+        if self.ttl is None:
+            for name, value in (("on_evict", self.on_evict), ("late", self.late)):
+                if value is not None:
+                    raise InvalidArgumentError(
+                        f"{method}: {name} is of use only with a time-to-live: write "
+                        f".{method}(..., ttl=60_000, {name}=...)"
+                    )
+            return {}
+        ttl = to_ms(f"{method}: ttl", self.ttl, minimum=1)
+        check_timestamps(stage, "a time-to-live")
+        check_late(self.late)
+        options: dict[str, Any] = {"ttl": ttl, "late": self.late}
+        if self.on_evict is not None:
+            what, example = "a function of state, key and time", "..., ttl=60_000, on_evict=..."
+            check_function(method, self.on_evict, what, example)
+            options["on_evict"] = self.on_evict
+        return options
 
 
 def stateful_transform(
@@ -19,6 +60,7 @@ def stateful_transform(
     name: str | None,
     local_parallelism: int | None,
     on_error: OnError,
+    **expiry: Any,
 ) -> StatefulTransform:
     """The transform of ``map_stateful`` and its like."""
     method = f"{kind}_stateful"
@@ -39,6 +81,7 @@ def stateful_transform(
         key_fn=key_fn,
         local_parallelism=1 if key_fn is None else local_parallelism,
         on_error=on_error,
+        **expiry,
     )
 
 
@@ -49,6 +92,7 @@ def rolling_transform(
     name: str | None,
     local_parallelism: int | None,
     on_error: OnError,
+    **expiry: Any,
 ) -> RollingTransform:
     """The transform of ``rolling_aggregate``."""
     operation = check_operation("rolling_aggregate", operation, 1)
@@ -60,4 +104,5 @@ def rolling_transform(
         key_fn=key_fn,
         local_parallelism=1 if key_fn is None else local_parallelism,
         on_error=on_error,
+        **expiry,
     )

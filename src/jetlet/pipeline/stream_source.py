@@ -26,6 +26,9 @@ class Polled(Generic[T]):
     items: Sequence[T]
     timestamps: Sequence[int] | None = None
     """Native timestamps, parallel to the items, if the source has them."""
+    is_end: bool = False
+    """Nothing more comes from the partition, so that others need not wait for it. A reader may say
+    so with items or without, and more than once; after it was restored it says so again."""
 
 
 class StreamReader(ABC, Generic[T]):
@@ -68,6 +71,13 @@ class StreamSource(ABC, Generic[T]):
     @abstractmethod
     def partitions(self) -> Sequence[Any]:
         """What there is to read, picklable; called once, where the job is submitted."""
+
+    def partition_key(self, number: int, partition: Any) -> Any:
+        """What a snapshot knows a partition by; by default its number.
+
+        Override it if the order of the partitions may be another when the job is resumed.
+        """
+        return number
 
     @abstractmethod
     def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[T]:

@@ -154,6 +154,9 @@ class StatefulTransform(Transform):
     create: Callable[[], Any]
     fn: Callable[..., Any]
     key_fn: Callable[[Any], Any] | None
+    ttl: int | None = None
+    on_evict: Callable[..., Any] | None = None
+    late: Sink[Any] | ClientSink[Any] | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -162,6 +165,8 @@ class RollingTransform(Transform):
 
     operation: AggregateOperation[Any, Any, Any]
     key_fn: Callable[[Any], Any] | None
+    ttl: int | None = None
+    late: Sink[Any] | ClientSink[Any] | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -176,6 +181,25 @@ class HashJoinTransform(Transform):
     @property
     def has_timestamps(self) -> bool:
         return self.inputs[0].has_timestamps
+
+
+@dataclass(eq=False, kw_only=True)
+class IntervalJoinTransform(Transform):
+    """Pairs of items of two inputs with equal keys, by how far apart they are in time."""
+
+    key_fns: Sequence[Callable[[Any], Any]]
+    lower: int
+    upper: int
+    to_output: Callable[[Any, Any], Any] | None
+    late: Sink[Any] | ClientSink[Any] | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class PairsTransform(Transform):
+    """The pairs of the two lists in each result of a window; made by the joins of windows."""
+
+    to_output: Callable[[Any, Any], Any] | None
+    is_inner: bool
 
 
 @dataclass(eq=False, kw_only=True)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from jetlet.errors import InvalidArgumentError, MissingTimestampsError
+from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.checks import check_key_function, check_operation, co_arguments
+from jetlet.pipeline.aggregate_adapters import co_aggregate
+from jetlet.pipeline.aggregate_collections import to_list
+from jetlet.pipeline.aggregate_operations import pick_any
+from jetlet.pipeline.checks import (
+    check_key_function,
+    check_late,
+    check_operation,
+    check_timestamps,
+    co_arguments,
+)
+from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.join import check_pair_function, keyed_other
 from jetlet.pipeline.sink import ClientSink, Sink
-from jetlet.pipeline.transforms import WindowTransform
+from jetlet.pipeline.transforms import OnError, PairsTransform, WindowTransform
 from jetlet.pipeline.windows import SessionWindow, SlidingWindow, Window, WindowResult
 
 if TYPE_CHECKING:
+    from jetlet.pipeline.keyed_stage import StageWithKey
     from jetlet.pipeline.stage import Stage
 
 T = TypeVar("T")
 K = TypeVar("K")
 R = TypeVar("R")
+U = TypeVar("U")
 
 LateSink = Sink[Any] | ClientSink[Any]
 
@@ -39,11 +52,7 @@ class WindowStage(Generic[T, K]):
             raise InvalidArgumentError(
                 f"window takes a window definition such as windows.tumbling(1000), not {window!r}"
             )
-        if not stage.has_timestamps:
-            raise MissingTimestampsError(
-                f"stage {stage.name!r} has no timestamps, and a window needs them: write "
-                f".add_timestamps(lambda item: ..., allowed_lag=0) before .window(...)"
-            )
+        check_timestamps(stage, "a window")
         self._stage = stage
         self._window = window
         self._key_fn = key_fn
@@ -118,6 +127,136 @@ class WindowStage(Generic[T, K]):
         check_operation("co_aggregate", operation, len(others) + 1)
         return self._aggregate(others, operation, late, name, local_parallelism)
 
+    def distinct(
+        self,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[WindowResult[K, T]]:
+        """One of each group of equal items in a window; with a key, one item of each key.
+
+        Each comes as the result of a :class:`~jetlet.WindowResult`.
+        """
+        name = name or "window-and-distinct"
+        if self._key_fn is not None:
+            return self._aggregate((), pick_any(), late, name, local_parallelism)
+        # Who is equal to whom is found out by key; to the user the items have none.
+        items = WindowStage(self._stage, self._window, whole_item)
+        stage = items._aggregate((), pick_any(), late, name, local_parallelism)
+        return stage.map(_without_key, name=f"{name}-items", local_parallelism=local_parallelism)
+
+    @overload
+    def inner_join(
+        self,
+        other: StageWithKey[U, K],
+        to_output: None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[WindowResult[K, tuple[T, U]]]: ...
+    @overload
+    def inner_join(
+        self,
+        other: StageWithKey[U, K],
+        to_output: Callable[[T, U], R],
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[WindowResult[K, R]]: ...
+    def inner_join(
+        self,
+        other: StageWithKey[Any, K],
+        to_output: Callable[[Any, Any], Any] | None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """All pairs of items of two stages with the same key in the same window.
+
+        Each pair comes as a :class:`~jetlet.WindowResult` of its own, whose result is
+        ``to_output(item, other_item)``, by default the tuple of both. Write
+        ``a.grouping_key(f).window(w).inner_join(b.grouping_key(g))``.
+        """
+        return self._join(
+            "inner_join", other, to_output, late, name, local_parallelism, on_error, is_inner=True
+        )
+
+    @overload
+    def left_join(
+        self,
+        other: StageWithKey[U, K],
+        to_output: None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[WindowResult[K, tuple[T, U | None]]]: ...
+    @overload
+    def left_join(
+        self,
+        other: StageWithKey[U, K],
+        to_output: Callable[[T, U | None], R],
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[WindowResult[K, R]]: ...
+    def left_join(
+        self,
+        other: StageWithKey[Any, K],
+        to_output: Callable[[Any, Any], Any] | None = None,
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """Like :meth:`inner_join`, but an item without a partner comes too, with ``None``."""
+        return self._join(
+            "left_join", other, to_output, late, name, local_parallelism, on_error, is_inner=False
+        )
+
+    def _join(
+        self,
+        method: str,
+        other: Any,
+        to_output: Callable[[Any, Any], Any] | None,
+        late: LateSink | None,
+        name: str | None,
+        local_parallelism: int | None,
+        on_error: OnError,
+        *,
+        is_inner: bool,
+    ) -> Stage[Any]:
+        if self._key_fn is None:
+            raise InvalidArgumentError(
+                f"{method} pairs items with the same key: write "
+                f"stage.grouping_key(lambda item: ...).window(...).{method}(...)"
+            )
+        keyed_other(method, other, "other")
+        check_pair_function(method, to_output)
+        name = name or f"window-and-{method.replace('_', '-')}"
+        both = co_aggregate(to_list(), to_list())
+        stage = self._aggregate((other,), both, late, name, local_parallelism)
+        return stage._add(
+            PairsTransform(
+                name=f"{name}-pairs",
+                to_output=to_output,
+                is_inner=is_inner,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
     def _aggregate(
         self,
         others: Sequence[Any],
@@ -127,10 +266,7 @@ class WindowStage(Generic[T, K]):
         local_parallelism: int | None,
     ) -> Stage[Any]:
         self._check_combine(operation)
-        if late is not None and not isinstance(late, Sink | ClientSink):
-            raise InvalidArgumentError(
-                f"late takes a sink such as sinks.json_lines(...), not {late!r}"
-            )
+        check_late(late)
         stages, key_fns = [self._stage], [self._key_fn]
         for other in others:
             stage, key_fn = self._other(other)
@@ -162,11 +298,7 @@ class WindowStage(Generic[T, K]):
             raise InvalidArgumentError(
                 f"co-aggregation here takes a {wanted}, like the first input, not {other!r}"
             )
-        if not other.has_timestamps:
-            raise MissingTimestampsError(
-                f"stage {other.name!r} has no timestamps, and a window needs them: write "
-                f".add_timestamps(lambda item: ..., allowed_lag=0)"
-            )
+        check_timestamps(other, "a window")
         return other, key_fn
 
     def _check_combine(self, operation: AggregateOperation[Any, Any, Any]) -> None:
@@ -180,3 +312,7 @@ class WindowStage(Generic[T, K]):
                 f"{operation.name} has no combine function, which sliding and session windows "
                 f"need: give it one, agg.of(..., combine=...), or use windows.tumbling(...)"
             )
+
+
+def _without_key(result: WindowResult[Any, Any]) -> WindowResult[Any, Any]:
+    return result._replace(key=None)

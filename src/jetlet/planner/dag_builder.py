@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from jetlet.core.dag import DAG
@@ -19,7 +18,7 @@ from jetlet.planner import events
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.order import is_isolated
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor, SinkHook, WriteProcessor
+from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor, SinkHook, SinkSupplier
 
 KeyFn = Callable[[Any], Any]
 Supplier = Callable[[], Processor] | ProcessorSupplier
@@ -109,10 +108,10 @@ class DagBuilder:
         name, on_error = node.name, node.transform.on_error
         if step is not None:
             name, on_error = step.reported_as or step.name, step.on_error
-        if isinstance(on_error, str):
-            return ErrorPolicy(name, on_error)
         # The compiled function of fused steps has items and timestamps apart.
         is_event = node.takes_events and step is None
+        if isinstance(on_error, str):
+            return ErrorPolicy(name, on_error, takes_events=is_event)
         return ErrorPolicy(name, "dead-letter", self.side_output(node, on_error), is_event)
 
     def side_output(self, node: Node, sink: AnySink) -> int:
@@ -121,6 +120,10 @@ class DagBuilder:
         ordinal = self._fanout(node) + len(reserved)
         reserved.append((ordinal, sink))
         return ordinal
+
+    def late_output(self, node: Node, sink: AnySink | None) -> int | None:
+        """The same for late items, if there is a sink for them."""
+        return None if sink is None else self.side_output(node, sink)
 
     def data_ordinals(self, node: Node) -> Ordinals:
         """The edges of the ordinary output: all, unless some are for dead letters."""
@@ -147,7 +150,9 @@ class DagBuilder:
             supplier: Supplier
             hook: RunHook
             if isinstance(sink, Sink):
-                supplier, hook = partial(WriteProcessor, sink), SinkHook(sink)
+                # One stream is enough for the job not to end.
+                is_stream = any(node.transform.is_stream for node in self.graph.nodes)
+                supplier, hook = SinkSupplier(sink, is_stream=is_stream), SinkHook(sink)
                 preferred = sink.preferred_local_parallelism
             else:
                 supplier, hook = ClientSinkProcessor, ClientSinkHook(sink)

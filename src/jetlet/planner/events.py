@@ -9,59 +9,65 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from math import gcd
-from operator import itemgetter
 from typing import Any
 
 from jetlet.errors import MissingTimestampsError, UnboundedInputError
-from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.transforms import (
     AggregateTransform,
     DistinctTransform,
+    FusedTransform,
     HashJoinTransform,
+    IntervalJoinTransform,
     MergeTransform,
+    PairsTransform,
+    RollingTransform,
     SinkTransform,
     SortTransform,
+    StatefulTransform,
+    StatelessTransform,
     StreamSourceTransform,
     StripTransform,
     TimestampTransform,
+    Transform,
     WindowTransform,
 )
-from jetlet.pipeline.windows import SessionWindow, SlidingWindow, Window
+from jetlet.pipeline.windows import SessionWindow, SlidingWindow
 from jetlet.planner.graph import Graph, Node
 from jetlet.processors.event_time import MAX_WATERMARK_STEP
 
 Fn = Callable[..., Any]
 Event = tuple[int, Any]
 
-item_of = itemgetter(1)
-"""The item of an event."""
+
+def item_of(event: Event) -> Any:
+    """The item of an event."""
+    return event[1]
+
+
+item_of.item_of = item_of  # type: ignore[attr-defined]
 
 
 def key_of(fn: Fn) -> Fn:
-    """A key function, for events."""
+    """A key function, for events. It knows how to get at the item that it fails on."""
     if fn is whole_item:
         return item_of
-    return lambda event: fn(event[1])
 
+    def key(event: Event) -> Any:
+        return fn(event[1])
 
-def applied(kind: str, fn: Fn) -> Fn:
-    """The function of a map, filter or flat_map, for events."""
-    if kind == "filter":
-        return key_of(fn)
-    if kind == "map":
-        return lambda event: (event[0], fn(event[1]))
-    return lambda event: [(event[0], result) for result in fn(event[1])]
+    key.item_of = item_of  # type: ignore[attr-defined]
+    return key
 
 
 def applied_with(kind: str, fn: Fn) -> Fn:
-    """The same, for functions that take something before the item: a service, a state, a key."""
+    """The function of a map, filter or flat_map that takes a service, for events."""
     if kind == "filter":
-        return lambda *args: fn(*args[:-1], args[-1][1])
+        return lambda service, event: fn(service, event[1])
     if kind == "map":
-        return lambda *args: (args[-1][0], fn(*args[:-1], args[-1][1]))
-    return lambda *args: [(args[-1][0], result) for result in fn(*args[:-1], args[-1][1])]
+        return lambda service, event: (event[0], fn(service, event[1]))
+    return lambda service, event: [(event[0], result) for result in fn(service, event[1])]
 
 
 def applied_async(fn: Fn, *, is_flat: bool) -> Fn:
@@ -108,24 +114,10 @@ def joined(to_output: Fn | None) -> Fn:
     return lambda event, *matches: (event[0], to_output(event[1], *matches))
 
 
-def rolled(operation: AggregateOperation[Any, Any, Any], *, is_keyed: bool) -> tuple[Fn, Fn]:
-    """A rolling aggregate as the two functions of a stateful map over events."""
-    accumulate, export = operation.accumulate[0], operation.export
-
-    def create() -> list[Any]:
-        return [operation.create()]
-
-    def roll(state: list[Any], *args: Any) -> Event:
-        timestamp, item = args[-1]
-        state[0] = accumulate(state[0], item)
-        result = export(state[0])
-        return timestamp, ((args[0], result) if is_keyed else result)
-
-    return create, roll
-
-
 NEEDS_ITEMS = (SinkTransform, AggregateTransform, TimestampTransform)
 """Transforms that take items without timestamps."""
+PASSING_TIMES = (StatelessTransform, FusedTransform, PairsTransform)
+"""Transforms to which it is the same whether items have timestamps, but for those behind them."""
 
 
 def strip_events(graph: Graph, pipeline: Pipeline) -> None:
@@ -151,13 +143,22 @@ def strip_events(graph: Graph, pipeline: Pipeline) -> None:
                 f".add_timestamps(...) on all of them, or behind the merge"
             )
         if isinstance(transform, WindowTransform):
-            # Results need not be given timestamps that are taken off at once.
-            readers = graph.outputs(node)
-            node.emits_events = not all(isinstance(r.transform, NEEDS_ITEMS) for r in readers)
+            # Results need not be given timestamps that are taken off again.
+            node.emits_events = _needs_times(graph, node)
         elif isinstance(transform, StreamSourceTransform | TimestampTransform):
             node.emits_events = transform.has_timestamps
         else:
             node.emits_events = node.takes_events
+
+
+def _needs_times(graph: Graph, node: Node) -> bool:
+    """True if somebody behind the node looks at the timestamps of its items."""
+    return any(
+        _needs_times(graph, reader)
+        if isinstance(reader.transform, PASSING_TIMES)
+        else not isinstance(reader.transform, NEEDS_ITEMS)
+        for reader in graph.outputs(node)
+    )
 
 
 def check_streams(graph: Graph, pipeline: Pipeline) -> None:
@@ -180,7 +181,7 @@ def check_streams(graph: Graph, pipeline: Pipeline) -> None:
 
 
 def watermark_step(graph: Graph, node: Node) -> int:
-    """How fine the watermarks must be for the windows behind a node, in ms.
+    """How fine the watermarks must be for the windows and states behind a node, in ms.
 
     The greatest common divisor of what they need, so that each gets a watermark at the end of every
     window; where that is more than the maximum, the greatest divisor that is not.
@@ -196,15 +197,23 @@ def watermark_step(graph: Graph, node: Node) -> int:
         if isinstance(following.transform, TimestampTransform):
             continue  # watermarks end there
         behind += graph.outputs(following)
-        if isinstance(following.transform, WindowTransform):
-            needed = gcd(needed, _needed_step(following.transform.window))
+        needed = gcd(needed, _needed_step(following.transform))
     if needed <= MAX_WATERMARK_STEP:
         return needed or MAX_WATERMARK_STEP
     return next(step for step in range(MAX_WATERMARK_STEP, 0, -1) if needed % step == 0)
 
 
-def _needed_step(window: Window) -> int:
-    if isinstance(window, SlidingWindow):
-        return window.slide
-    assert isinstance(window, SessionWindow)
-    return min(100, max(1, window.gap // 100))
+def _needed_step(transform: Transform) -> int:
+    """What a stage needs; 0 if it is all the same to it."""
+    if isinstance(transform, WindowTransform):
+        window = transform.window
+        if isinstance(window, SlidingWindow):
+            return window.slide
+        assert isinstance(window, SessionWindow)
+        return min(100, max(1, window.gap // 100))
+    kept = 0
+    if isinstance(transform, StatefulTransform | RollingTransform):
+        kept = transform.ttl or 0
+    elif isinstance(transform, IntervalJoinTransform):
+        kept = transform.upper - transform.lower + 1
+    return max(1, kept // 10) if kept else 0

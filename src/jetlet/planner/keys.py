@@ -6,7 +6,7 @@ an item with a bad key is not to fail the job, a step before that edge sorts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from jetlet.core.partitioning import stable_hash
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.transforms import (
     DistinctTransform,
+    IntervalJoinTransform,
     RollingTransform,
     StatefulTransform,
     StatelessTransform,
@@ -25,16 +26,22 @@ def check_keys_first(graph: Graph, pipeline: Pipeline) -> None:
     """Before each stage by key that goes on after errors, put a step that rejects bad keys."""
     for node in list(graph.nodes):
         transform = node.transform
-        if not isinstance(transform, StatefulTransform | RollingTransform | DistinctTransform):
+        key_fns: Sequence[Callable[[Any], Any] | None] = ()
+        if isinstance(transform, StatefulTransform | RollingTransform | DistinctTransform):
+            key_fns = (transform.key_fn,)
+        elif isinstance(transform, IntervalJoinTransform):
+            key_fns = transform.key_fns
+        if transform.on_error == "fail":
             continue
-        if transform.key_fn is not None and transform.on_error != "fail":
-            _insert(graph, node, transform.key_fn)
+        for ordinal, key_fn in enumerate(key_fns):
+            if key_fn is not None:
+                _insert(graph, node, ordinal, key_fn)
 
 
-def _insert(graph: Graph, node: Node, key_fn: Callable[[Any], Any]) -> None:
-    source = node.inputs[0].transform
+def _insert(graph: Graph, node: Node, ordinal: int, key_fn: Callable[[Any], Any]) -> None:
+    source = node.inputs[ordinal].transform
     transform = StatelessTransform(
-        name=f"{node.name}-keys",
+        name=f"{node.name}-keys" + (f"-{ordinal}" if ordinal else ""),
         kind="filter",
         fn=partial(has_stable_key, key_fn),
         on_error=node.transform.on_error,
@@ -44,7 +51,7 @@ def _insert(graph: Graph, node: Node, key_fn: Callable[[Any], Any]) -> None:
             source.local_parallelism if isinstance(source, StatelessTransform) else None
         ),
     )
-    graph.insert_before(node, 0, transform)
+    graph.insert_before(node, ordinal, transform)
 
 
 def has_stable_key(key_fn: Callable[[Any], Any], item: Any) -> bool:

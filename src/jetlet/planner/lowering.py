@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, singledispatchmethod
 from typing import Any
 
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
-from jetlet.core.vertex import Vertex
+from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import PlanningError
 from jetlet.pipeline.functions import entry_key, whole_item
 from jetlet.pipeline.transforms import (
@@ -20,7 +20,9 @@ from jetlet.pipeline.transforms import (
     DistinctTransform,
     FusedTransform,
     HashJoinTransform,
+    IntervalJoinTransform,
     MergeTransform,
+    PairsTransform,
     RebalanceTransform,
     RollingTransform,
     ServiceTransform,
@@ -50,8 +52,11 @@ from jetlet.processors.async_map import AsyncMapSupplier
 from jetlet.processors.batched import BatchedProcessor
 from jetlet.processors.distinct import DistinctProcessor
 from jetlet.processors.event_time import EventTimePolicy
+from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
 from jetlet.processors.hash_join import HashJoinProcessor
+from jetlet.processors.interval_join import IntervalJoinProcessor
+from jetlet.processors.pairs import PairsProcessor
 from jetlet.processors.read import ReadSupplier
 from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.service import ServiceSupplier
@@ -155,52 +160,54 @@ class Lowering(DagBuilder):
 
     @lower.register
     def _(self, transform: CustomTransform, node: Node) -> None:
-        self.chain(node, transform.supplier)
+        supplier = transform.supplier
+        if node.takes_events and isinstance(supplier, ProcessorSupplier):
+            supplier = supplier.for_events()
+        self.chain(node, supplier)
 
     @lower.register
     def _(self, transform: StatefulTransform, node: Node) -> None:
-        fn = transform.fn
-        if node.takes_events:
-            fn = events.applied_with(transform.kind, fn)
-        self._stateful(node, transform.kind, transform.create, fn, transform.key_fn)
-
-    def _stateful(
-        self, node: Node, kind: str, create: Callable[[], Any], fn: KeyFn, key_fn: KeyFn | None
-    ) -> None:
+        arguments = (transform.kind, transform.create, transform.fn, transform.key_fn)
         policy = self.policy(node)
-        self._keyed(
-            node,
-            partial(
-                StatefulProcessor,
-                kind,
-                create,
-                fn,
-                self.key_fn(node, key_fn),
+        supplier: Supplier
+        if transform.ttl is None:
+            supplier = partial(
+                StatefulProcessor, *arguments, policy=policy, data_ordinals=self.data_ordinals(node)
+            )
+        else:
+            supplier = partial(
+                expiring_stateful,
+                *arguments,
+                transform.ttl,
+                on_evict=transform.on_evict,
+                late_ordinal=self.late_output(node, transform.late),
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
-            ),
-            key_fn,
-        )
+            )
+        self._keyed(node, supplier, transform.key_fn)
 
     @lower.register
     def _(self, transform: RollingTransform, node: Node) -> None:
-        if node.takes_events:
-            is_keyed = transform.key_fn is not None
-            create, fn = events.rolled(transform.operation, is_keyed=is_keyed)
-            self._stateful(node, "map", create, fn, transform.key_fn)
-            return
+        arguments = (transform.operation, transform.key_fn)
         policy = self.policy(node)
-        self._keyed(
-            node,
-            partial(
+        supplier: Supplier
+        if transform.ttl is None:
+            supplier = partial(
                 RollingAggregateProcessor,
-                transform.operation,
-                transform.key_fn,
+                *arguments,
                 policy=policy,
                 data_ordinals=self.data_ordinals(node),
-            ),
-            transform.key_fn,
-        )
+            )
+        else:
+            supplier = partial(
+                expiring_rolling,
+                *arguments,
+                transform.ttl,
+                late_ordinal=self.late_output(node, transform.late),
+                policy=policy,
+                data_ordinals=self.data_ordinals(node),
+            )
+        self._keyed(node, supplier, transform.key_fn)
 
     @lower.register
     def _(self, transform: DistinctTransform, node: Node) -> None:
@@ -285,6 +292,40 @@ class Lowering(DagBuilder):
         self.emit(node, vertex)
 
     @lower.register
+    def _(self, transform: IntervalJoinTransform, node: Node) -> None:
+        policy = self.policy(node)
+        vertex = self.vertex(
+            node,
+            partial(
+                IntervalJoinProcessor,
+                transform.key_fns,
+                transform.lower,
+                transform.upper,
+                transform.to_output,
+                late_ordinal=self.late_output(node, transform.late),
+                policy=policy,
+                data_ordinals=self.data_ordinals(node),
+            ),
+        )
+        for ordinal, key_fn in enumerate(transform.key_fns):
+            self.by_key(node, self.connect(node, ordinal, vertex, ordinal), key_fn)
+        self.emit(node, vertex)
+
+    @lower.register
+    def _(self, transform: PairsTransform, node: Node) -> None:
+        policy = self.policy(node)
+        self.chain(
+            node,
+            partial(
+                PairsProcessor,
+                transform.to_output,
+                inner=transform.is_inner,
+                policy=policy,
+                data_ordinals=self.data_ordinals(node),
+            ),
+        )
+
+    @lower.register
     def _(self, transform: AggregateTransform, node: Node) -> None:
         operation, key_fns = transform.operation, transform.key_fns
         is_two_stage = operation.combine is not None
@@ -362,7 +403,7 @@ class Lowering(DagBuilder):
             or window.early_period is not None
             or operation.combine is None
         ):
-            late = None if transform.late is None else self.side_output(node, transform.late)
+            late = self.late_output(node, transform.late)
             make: Any = (
                 SlidingWindowProcessor
                 if isinstance(window, SlidingWindow)

@@ -12,6 +12,7 @@ from jetlet.pipeline.transforms import (
     FusedTransform,
     HashJoinTransform,
     MergeTransform,
+    PairsTransform,
     RebalanceTransform,
     RollingTransform,
     ServiceTransform,
@@ -37,6 +38,7 @@ FOLLOWING = (
     StripTransform,
     TimestampTransform,
     MergeTransform,
+    PairsTransform,
     SinkTransform,
 )
 """Transforms that emit in the order of their input, if that arrives in order."""
@@ -55,7 +57,7 @@ def mark_order(graph: Graph, pipeline: Pipeline) -> None:
             # Without a key there is one processor for all items.
             node.is_ordered = transform.key_fn is None and node.inputs[0].is_ordered
         elif isinstance(transform, FOLLOWING):
-            node.is_ordered = any(is_isolated(node, i) for i in range(len(node.inputs)))
+            node.is_ordered = any(_keeps_order(node, i) for i in range(len(node.inputs)))
         if node.is_ordered and isinstance(transform, AsyncTransform) and not transform.is_ordered:
             raise _unordered(node, pipeline)
 
@@ -63,8 +65,17 @@ def mark_order(graph: Graph, pipeline: Pipeline) -> None:
 def is_isolated(node: Node, ordinal: int) -> bool:
     """True if the edge into the node's input ``ordinal`` has to keep the order of the items.
 
-    Then each upstream processor feeds a single one downstream, which there can be no more of.
+    Then each upstream processor feeds a single one downstream, which there can be no more of. It is
+    also so where a stream gets its timestamps: what is late is told by the items before it, and
+    those of other processors have nothing to do with it.
     """
+    transform = node.transform
+    if isinstance(transform, TimestampTransform) and transform.is_stream:
+        return True
+    return isinstance(transform, StripTransform) or _keeps_order(node, ordinal)
+
+
+def _keeps_order(node: Node, ordinal: int) -> bool:
     if not node.inputs[ordinal].is_ordered:
         return False
     transform = node.transform

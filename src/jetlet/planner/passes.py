@@ -125,7 +125,11 @@ def set_parallelism(graph: Graph, default: int) -> None:
     Where order must be kept a node has at most as many processors as those that feed it.
     """
     for node in graph.nodes:
-        isolated = [s.parallelism for i, s in enumerate(node.inputs) if is_isolated(node, i)]
+        isolated = [
+            _output_parallelism(source)
+            for ordinal, source in enumerate(node.inputs)
+            if is_isolated(node, ordinal)
+        ]
         node.parallelism = min([_wanted_parallelism(node, default), *isolated])
     # A sink that is written to several times is one vertex.
     by_sink: dict[int, int] = {}
@@ -135,6 +139,14 @@ def set_parallelism(graph: Graph, default: int) -> None:
         by_sink[key] = min(by_sink.get(key, node.parallelism), node.parallelism)
     for node, transform in sinks:
         node.parallelism = by_sink[id(transform.sink)]
+
+
+def _output_parallelism(node: Node) -> int:
+    """How many processors the node's items come out of."""
+    transform = node.transform
+    if isinstance(transform, AggregateTransform | WindowTransform) and transform.key_fns is None:
+        return 1
+    return node.parallelism
 
 
 def _wanted_parallelism(node: Node, default: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Any
 
 from jetlet.core.inbox import Inbox
@@ -55,25 +55,24 @@ class PartOfKey:
 class KeyedProcessor(BatchProcessor):
     """Accumulators by key; at the end each is emitted, a batch per call."""
 
-    def __init__(self, step: str, finish: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        step: str,
+        finish: Callable[[Any], Any] | None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
         super().__init__()
         self._step = step
         self._finish = finish
+        self._table = SpillingTable(operation.combine, memory_limit)
         self._rest: Iterator[list[Entry]] | None = None
         """What is still to be emitted, once the input has ended."""
         self._saver = StateSaver()
 
     def _drain(self) -> Iterator[list[Entry]]:
         """All entries in batches, some of which may be empty; leaves none."""
-        raise NotImplementedError
-
-    def _entries(self) -> Iterable[Entry]:
-        """All entries, which stay; a key may come several times."""
-        raise NotImplementedError
-
-    def _add(self, entries: Iterable[Entry]) -> None:
-        """Take entries, which are nobody else's."""
-        raise NotImplementedError
+        return self._table.drain(BATCH_SIZE)
 
     def complete(self) -> bool:
         if self._rest is None:
@@ -99,19 +98,24 @@ class KeyedProcessor(BatchProcessor):
         except Exception as error:
             raise item_failure(entries, it, self._step) from error
 
-    def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, self._state)
+    def close(self) -> None:
+        self._table.close()
 
-    def _state(self) -> Iterable[Entry]:
-        if self._rest is None:
-            return self._entries()
-        # Half emitted: whoever takes over goes on with the other half.
-        rest = list(chain.from_iterable(self._rest))
-        self._rest = _batches(rest)
-        return rest
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # If half of it is emitted, this is the other half.
+        return self._saver.save(self.outbox, self._entries)
+
+    def _entries(self) -> Iterable[Entry]:
+        parts = chain.from_iterable(self._table.parts())
+        if not self._table.has_spilled:
+            return parts
+        return ((PartOfKey(key, number), acc) for (key, acc), number in zip(parts, count()))
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        self._add(
+        # A key may come several times: from a file, or from several processors.
+        self._table.add(
             (key.key if isinstance(key, PartOfKey) else key, accumulator)
             for key, accumulator in inbox.take()
         )
@@ -131,27 +135,27 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         is_final: bool,
         step: str = "aggregate",
     ) -> None:
-        super().__init__(step, operation.finish if is_final else None)
+        super().__init__(operation, step, operation.finish if is_final else None)
         self._key_fns = tuple(None if fn is whole_item else fn for fn in key_fns)
-        self._combine = operation.combine
         self._is_final = is_final
         self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
-        self._table: dict[Any, Any] = {}
         self._items = 0
         """Those in the table."""
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         key_fn = self._key_fns[ordinal]
         keys: Iterator[Any] = iter(batch) if key_fn is None else iter(self._keys(key_fn, batch))
+        table = self._table.table
         try:
-            self._accumulate[ordinal](self._table, keys, batch)
+            self._accumulate[ordinal](table, keys, batch)
         except Exception as error:
             failure = item_failure(batch, keys, self._step)
             raise failure from lookup_error(error, failure.item, [key_fn])
         self._items += len(batch)
         if not self._is_final and (
-            len(self._table) > MAX_PARTIAL_KEYS or self._items > MAX_PARTIAL_ITEMS
+            len(table) > MAX_PARTIAL_KEYS or self._items > MAX_PARTIAL_ITEMS
         ):
+            self._items = 0
             for partial in self._drain():
                 self.send(partial)
 
@@ -169,21 +173,9 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         raise ItemFailedError(batch[len(keys)], self._step) from error
 
     def _drain(self) -> Iterator[list[Entry]]:
-        table, self._table, self._items = self._table, {}, 0
-        for entries in _batches(table.items()):
+        for entries in super()._drain():
             check_stable_keys([key for key, _ in entries], self.context, self._step)
             yield entries
-
-    def _entries(self) -> Iterable[Entry]:
-        return self._table.items()
-
-    def _add(self, entries: Iterable[Entry]) -> None:
-        table, combine = self._table, self._combine
-        for key, accumulator in entries:
-            # Several, if those of other processors are taken over.
-            if combine is not None and key in table:
-                accumulator = combine(table[key], accumulator)
-            table[key] = accumulator
 
 
 class CombineByKeyProcessor(KeyedProcessor):
@@ -199,9 +191,8 @@ class CombineByKeyProcessor(KeyedProcessor):
         step: str = "aggregate",
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> None:
-        super().__init__(step, operation.finish)
         assert operation.combine is not None
-        self._table = SpillingTable(operation.combine, memory_limit)
+        super().__init__(operation, step, operation.finish, memory_limit)
         self._batches = 0
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
@@ -214,21 +205,9 @@ class CombineByKeyProcessor(KeyedProcessor):
         if self._batches % BATCHES_PER_LOOK == 0 or self._table.has_spilled:
             self._table.maybe_spill()
 
-    def _drain(self) -> Iterator[list[Entry]]:
-        return self._table.drain(BATCH_SIZE)
-
-    def _entries(self) -> Iterable[Entry]:
-        parts = chain.from_iterable(self._table.parts())
-        if not self._table.has_spilled:
-            return parts
-        return ((PartOfKey(key, number), acc) for (key, acc), number in zip(parts, count()))
-
-    def _add(self, entries: Iterable[Entry]) -> None:
-        self._table.add(entries)
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        super().restore_from_snapshot(inbox)
         self._table.maybe_spill()
-
-    def close(self) -> None:
-        self._table.close()
 
 
 class AccumulateProcessor(BatchProcessor):
@@ -288,9 +267,3 @@ class CombineProcessor(AccumulateProcessor):
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         for accumulator in batch:
             self._value = self._combine(self._value, accumulator)
-
-
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    it = iter(entries)
-    while batch := list(islice(it, BATCH_SIZE)):
-        yield batch

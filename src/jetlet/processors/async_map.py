@@ -27,7 +27,6 @@ from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
-from jetlet.errors import ItemFailedError
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutine_pool import (
     DEFAULT_CONCURRENCY,
@@ -195,7 +194,7 @@ class AsyncMapProcessor(BatchProcessor):
         if isinstance(error, NotAwaitableError):
             raise error
         if not isinstance(error, Exception | asyncio.CancelledError):
-            raise ItemFailedError(call.item, self._options.policy.step) from error
+            raise self._options.policy.failure(call.item) from error
         self.reject(self._options.policy, call.item, error)  # type: ignore[arg-type]
 
     # --- Snapshots --------------------------------------------------------------------------

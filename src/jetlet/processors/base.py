@@ -7,9 +7,9 @@ They turn a batch of input into batches of output and emit those whole. A subcla
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
@@ -20,6 +20,12 @@ from jetlet.pipeline.errors import DeadLetter
 
 FAIL = "fail"
 SKIP = "skip"
+
+TURN_NS: Final = 500_000
+"""After so long others get their turn."""
+
+Output = Iterator[Sequence[Any] | None]
+"""Batches on their way out; ``None`` where the turn is over before there is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +39,20 @@ class ErrorPolicy:
     ordinal: int | None = None
     """Outbound edge of the dead letters."""
     takes_events: bool = False
-    """Items are events: a dead letter is about the item without its timestamp."""
+    """Items are events: what is reported is the item without its timestamp."""
 
     @property
     def fails(self) -> bool:
         """True if any error ends the job."""
         return self.action == FAIL
+
+    def reported(self, item: Any) -> Any:
+        """The item as the user knows it."""
+        return item[1] if self.takes_events else item
+
+    def failure(self, item: Any) -> ItemFailedError:
+        """The error that ends the job because of an item."""
+        return ItemFailedError(self.reported(item), self.step)
 
 
 class BatchProcessor(Processor):
@@ -52,6 +66,9 @@ class BatchProcessor(Processor):
         self._data_ordinals = data_ordinals
         self._outgoing: deque[tuple[Any, Ordinals]] = deque()
         self._is_processed = False
+        self._emitting: Output | None = None
+        """What is emitted as it is made, over as many turns as it takes."""
+        self._turn_end = 0
 
     # --- For subclasses ---------------------------------------------------------------------
 
@@ -71,12 +88,12 @@ class BatchProcessor(Processor):
     def reject(self, policy: ErrorPolicy, item: Any, error: Exception) -> None:
         """Deal with an item on which user code failed; raises if the policy is to fail."""
         if policy.action == FAIL:
-            raise ItemFailedError(item, policy.step) from error
+            raise policy.failure(item) from error
         if policy.ordinal is None:
             self.context.count("skipped", 1)
             return
         self.context.count("dead_letters", 1)
-        letter = DeadLetter.of(item[1] if policy.takes_events else item, error, policy.step)
+        letter = DeadLetter.of(policy.reported(item), error, policy.step)
         if self._outgoing and self._outgoing[-1][1] == policy.ordinal:
             self._outgoing[-1][0].append(letter)
         else:
@@ -93,6 +110,27 @@ class BatchProcessor(Processor):
                 return False
             outgoing.popleft()
         return True
+
+    def _emit(self) -> bool:
+        """Go on emitting what is under way; true when nothing is left."""
+        if not self.flush():
+            return False
+        if self._emitting is None:
+            return True
+        self._turn_end = self.context.clock.monotonic_ns() + TURN_NS
+        for batch in self._emitting:
+            if batch is None:
+                self.context.wake()  # there was work to do, although nothing has come of it yet
+                return False
+            self.send(batch)
+            if not self.flush():
+                return False
+        self._emitting = None
+        return self.flush()  # rejected items may be left
+
+    def _is_turn_over(self) -> bool:
+        """True if what is being emitted is to give ``None`` now; not for every item."""
+        return self.context.clock.monotonic_ns() >= self._turn_end
 
     # --- Processor --------------------------------------------------------------------------
 

@@ -17,15 +17,14 @@ from typing import Any, Final
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals
-from jetlet.errors import InvalidArgumentError, ItemFailedError
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.errors import InvalidArgumentError
+from jetlet.processors.base import TURN_NS, BatchProcessor, ErrorPolicy
 
 __all__ = ["BatchedProcessor"]
 
-TURN_NS: Final = 500_000
-"""No further batch is begun in a call after so long."""
 BLOCKING_TURN_NS: Final = 100_000_000
-"""The same for a processor that has a thread of its own."""
+"""How long a turn is for a processor that has a thread of its own: after it no further batch is
+begun in the same call."""
 
 
 class BatchedProcessor(BatchProcessor):
@@ -119,7 +118,7 @@ class BatchedProcessor(BatchProcessor):
             out = list(results)
         except Exception as error:
             if self._policy.fails:
-                raise ItemFailedError(items[0], self._policy.step) from error
+                raise self._policy.failure(items[0]) from error
             for item in items:
                 self.reject(self._policy, item, error)
             return

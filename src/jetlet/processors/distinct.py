@@ -10,9 +10,8 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
-from jetlet.processors.state_saver import StateSaver
 
 __all__ = ["DistinctProcessor"]
 
@@ -35,7 +34,6 @@ class DistinctProcessor(BatchProcessor):
         self._key_fn = None if key_fn is whole_item else key_fn
         self._policy = policy or ErrorPolicy("distinct")
         self._seen: set[Any] = set()
-        self._saver = StateSaver()
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         if not self._policy.fails:
@@ -45,8 +43,8 @@ class DistinctProcessor(BatchProcessor):
         try:
             self.send(self._first_items(it, batch))
         except Exception as error:
-            failure = item_failure(batch, it, self._policy.step)
-            raise failure from lookup_error(error, failure.item, [self._key_fn])
+            item = item_at(batch, it)
+            raise self._policy.failure(item) from lookup_error(error, item, [self._key_fn])
 
     def _first_items(self, it: Iterator[Any], batch: Sequence[Any]) -> list[Any]:
         seen, key_fn = self._seen, self._key_fn
@@ -81,7 +79,9 @@ class DistinctProcessor(BatchProcessor):
         return True
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, lambda: ((key, True) for key in self._seen))
+        # Keys never change, so they can be saved while others are added to a copy.
+        self.outbox.save_later((key, True) for key in list(self._seen))
+        return True
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._seen.update([key for key, _ in inbox.take()])

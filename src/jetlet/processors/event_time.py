@@ -84,6 +84,14 @@ class WatermarkSource:
                 emitted += self._coalescer.observe_watermark(partition, IDLE.timestamp)
         return emitted
 
+    def end(self, partition: int) -> tuple[Watermark, ...]:
+        """A partition has ended: it is not waited for any more, as if it were idle for ever."""
+        self._last_event.pop(partition, None)
+        if partition in self._idle:
+            return ()
+        self._idle.add(partition)
+        return self._coalescer.observe_watermark(partition, IDLE.timestamp)
+
     def watermark_of(self, partition: int) -> int:
         """How far a partition is, for a snapshot."""
         return self._watermarks[partition]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, product, repeat
 from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals
-from jetlet.errors import InvalidArgumentError, ItemFailedError
+from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_failure, lookup_error
-from jetlet.processors.state_saver import StateSaver
+from jetlet.processors.item_failure import item_at, lookup_error
 
 __all__ = ["HashJoinProcessor"]
 
@@ -22,7 +22,7 @@ KeyFn = Callable[[Any], Any]
 PROBE_ORDINAL = 0
 RESULTS_PER_BATCH = 1024
 """Results of items with several matches are emitted in batches of this size."""
-KEYS_PER_ENTRY = 256
+KEYS_PER_ENTRY = 32
 """Keys of a table that share an entry of a snapshot."""
 
 _MISSING = object()
@@ -77,6 +77,8 @@ class HashJoinProcessor(BatchProcessor):
     it. An item that fails for one of its combinations is rejected as a whole.
     """
 
+    keeps_state_at_end = True
+
     def __init__(
         self,
         build_key_fns: Sequence[KeyFn],
@@ -103,9 +105,10 @@ class HashJoinProcessor(BatchProcessor):
         self._to_output = to_output
         self._inner = inner
         self._policy = policy or ErrorPolicy("hash-join")
+        # The items of the build sides never carry timestamps.
+        self._build_policy = replace(self._policy, takes_events=False)
         self._results: Iterator[Any] | None = None
         """Of the batch in the inbox, if they are made one by one."""
-        self._saver = StateSaver()
 
     # --- Building ---------------------------------------------------------------------------
 
@@ -123,8 +126,8 @@ class HashJoinProcessor(BatchProcessor):
             for key in it:
                 hash(key)
         except Exception as error:
-            failure = item_failure(batch, it, self._policy.step)
-            raise failure from lookup_error(error, failure.item, [key_fn])
+            item = item_at(batch, it)
+            raise self._build_policy.failure(item) from lookup_error(error, item, [key_fn])
         side.add(keys, values)
 
     def _build_or_reject(self, side: _BuildSide, batch: Sequence[Any]) -> None:
@@ -137,7 +140,7 @@ class HashJoinProcessor(BatchProcessor):
                 hash(key)
             except Exception as error:
                 if self.context.global_index == 0:
-                    self.reject(self._policy, item, lookup_error(error, item, [key_fn]))
+                    self.reject(self._build_policy, item, lookup_error(error, item, [key_fn]))
                 continue
             keys.append(key)
             values.append(value)
@@ -190,8 +193,8 @@ class HashJoinProcessor(BatchProcessor):
                 return [to_output(*row) for row in rows if _is_complete(row)]
             return [to_output(*row) for row in rows]
         except Exception as error:
-            failure = item_failure(batch, it, self._policy.step)
-            raise failure from lookup_error(error, failure.item, self._probe_key_fns)
+            item = item_at(batch, it)
+            raise self._policy.failure(item) from lookup_error(error, item, self._probe_key_fns)
 
     def _combinations(self, batch: Sequence[Any]) -> Iterator[Any]:
         """The results one by one, for sides that have several values for a key."""
@@ -209,8 +212,6 @@ class HashJoinProcessor(BatchProcessor):
                 yield from results
             except Exception as error:
                 cause = lookup_error(error, item, self._probe_key_fns)
-                if policy.fails:
-                    raise ItemFailedError(item, policy.step) from cause
                 self.reject(policy, item, cause)
 
     def _matches(self, item: Any) -> list[Sequence[Any]] | None:
@@ -232,10 +233,10 @@ class HashJoinProcessor(BatchProcessor):
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
-        # All processors have the same tables, and each gets them back.
-        if self.context.global_index != 0:
-            return True
-        return self._saver.save(self.outbox, self._entries, limit=8)
+        # All processors have the same tables, and each gets them back. They do not change any more.
+        if self.context.global_index == 0:
+            self.outbox.save_later(self._entries())
+        return True
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         for index, side in enumerate(self._sides):

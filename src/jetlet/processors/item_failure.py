@@ -7,7 +7,7 @@ iterator knows how far it came::
     try:
         out = [fn(item) for item in it]
     except Exception as error:
-        raise item_failure(batch, it, "my step") from error
+        raise policy.failure(item_at(batch, it)) from error
 
 The loop must be a comprehension or a statement, not ``map`` or ``zip`` around the user's function:
 these would take a ``StopIteration`` that it raises for the end of the batch, and lose items.
@@ -22,15 +22,20 @@ from typing import Any
 from jetlet.core.partitioning import stable_hash
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 
-__all__ = ["item_failure", "lookup_error"]
+__all__ = ["item_at", "item_failure", "lookup_error"]
+
+
+def item_at(batch: Sequence[Any], position: Iterator[Any]) -> Any:
+    """The item at which ``position`` is: the one that it has given last.
+
+    It may be an iterator of something parallel to the batch.
+    """
+    return batch[len(batch) - length_hint(position) - 1]
 
 
 def item_failure(batch: Sequence[Any], position: Iterator[Any], step: str) -> ItemFailedError:
-    """The error that names the item at which ``position`` is.
-
-    That is the one it has given last. It may be an iterator of something parallel to the batch.
-    """
-    return ItemFailedError(batch[len(batch) - length_hint(position) - 1], step)
+    """The error that names the item at which ``position`` is."""
+    return ItemFailedError(item_at(batch, position), step)
 
 
 def lookup_error(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.pipeline.source import BatchSource
+from jetlet.processors.base import TURN_NS
+from jetlet.processors.state_saver import StateSaver
 
 
 class ReadSupplier(ProcessorSupplier):
@@ -27,7 +33,12 @@ class ReadSupplier(ProcessorSupplier):
 
 
 class ReadProcessor(Processor):
-    """Reads every n-th split, where n is the number of readers, one batch per call."""
+    """Reads every n-th split, where n is the number of readers, one batch per call.
+
+    A snapshot has the splits that are not read to the end, each with the number of items that were
+    taken from it. Whoever restores it reads these splits, not those that it has planned itself, and
+    skips so many items: a source gives the same items of a split, in the same order, each time.
+    """
 
     def __init__(
         self, source: BatchSource[Any], splits: Sequence[Any], data_ordinals: Ordinals = None
@@ -36,29 +47,86 @@ class ReadProcessor(Processor):
         self._source = source
         self._splits = splits
         self._data_ordinals = data_ordinals
-        self._mine: Iterator[Any] = iter(())
-        self._batches: Iterator[Sequence[Any]] = iter(())
+        self._left: deque[_Split] = deque()
+        """Those not read to the end; the first one is being read."""
+        self._batches: Iterator[Sequence[Any]] | None = None
+        self._skip = 0
+        """Items of the current split that were taken before the snapshot."""
         self._batch: Sequence[Any] | None = None
+        self._saver = StateSaver()
+        self._restored: dict[int, _Split] | None = None
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        self._mine = iter(self._splits[context.global_index :: context.total_parallelism])
+        mine = range(context.global_index, len(self._splits), context.total_parallelism)
+        self._left = deque(_Split(number, self._splits[number]) for number in mine)
 
     def complete(self) -> bool:
         if self._batch is None:
-            self._batch = next(self._batches, None)
-            while self._batch is None:
-                for split in self._mine:
-                    self._batches = self._source.read(split)
-                    break
-                else:
-                    return True
-                self._batch = next(self._batches, None)
+            self._batch = self._next_batch()
+            if self._batch is None:
+                return not self._left
         if self.outbox.offer_batch(self._batch, self._data_ordinals):
+            self._left[0].taken += len(self._batch)
             self._batch = None
         return False
+
+    def _next_batch(self) -> Sequence[Any] | None:
+        """The next items to emit; ``None`` at the end, or if there are none in this turn."""
+        turn_end = self.context.clock.monotonic_ns() + TURN_NS
+        while self._left:
+            if self._batches is None:
+                self._batches = self._source.read(self._left[0].split)
+                self._skip = self._left[0].taken
+            batch = next(self._batches, None)
+            if batch is None:
+                self._batches = None
+                self._left.popleft()
+            elif self._skip < len(batch):
+                rest = batch[self._skip :] if self._skip else batch
+                self._skip = 0
+                return rest
+            else:
+                self._skip -= len(batch)
+                if self.context.clock.monotonic_ns() >= turn_end:
+                    self.context.wake()  # there was work to do, although nothing has come of it
+                    return None
+        return None
 
     def close(self) -> None:
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        return self._saver.save(self.outbox, self._entries)
+
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        # Said even if nothing is left: otherwise it would be as if nothing had been read.
+        yield BroadcastKey(("reader", self.context.global_index)), None
+        for split in self._left:
+            yield BroadcastKey(("split", split.number)), split
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        if self._restored is None:
+            self._restored = {}
+        self._restored.update({split.number: split for _, split in inbox.take() if split})
+
+    def finish_snapshot_restore(self) -> bool:
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            context = self.context
+            mine = sorted(restored)[context.global_index :: context.total_parallelism]
+            self._left = deque(restored[number] for number in mine)
+        return True
+
+
+@dataclass(slots=True)
+class _Split:
+    """A split and how far it is read."""
+
+    number: int
+    split: Any
+    taken: int = 0

@@ -8,16 +8,13 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.aggregate_loop import GeneratedCode
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.aggregate_loop import MISSING, GeneratedCode
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 
 __all__ = ["RollingAggregateProcessor"]
-
-_MISSING = object()
 
 
 class RollingAggregateProcessor(BatchProcessor):
@@ -25,6 +22,8 @@ class RollingAggregateProcessor(BatchProcessor):
 
     Without ``key_fn`` there is one accumulator, and the results are emitted as they are; all items
     must then come to one processor. With it, the edge must be partitioned by the same key.
+
+    If the policy says that the items are events, so are the results, at the time of their item.
 
     If the policy is to go on after an error, the accumulator of the item's key is the one that the
     operation has left, which matters if the operation changes it before it fails.
@@ -39,99 +38,97 @@ class RollingAggregateProcessor(BatchProcessor):
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
-        self._operation = operation
-        self._is_keyed = key_fn is not None
-        self._key_fn = None if key_fn is whole_item else key_fn
+        self._key_fn = key_fn
         self._policy = policy or ErrorPolicy("rolling-aggregate")
         self._table: dict[Any, Any] = {}
         """Accumulators by key; without keys there is one, of :data:`GLOBAL_KEY`."""
-        self._roll = (_keyed_loop if self._is_keyed else _global_loop)(operation)
+        takes_events = self._policy.takes_events
+        self._roll = (
+            _global_loop(operation, takes_events=takes_events)
+            if key_fn is None
+            else _keyed_loop(operation, key_fn, takes_events=takes_events)
+        )
         self._saver = StateSaver()
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        if not self._policy.fails:
+        policy = self._policy
+        if not policy.fails:
             self.send(self._roll_or_reject(batch))
             return
-        key_fn = self._key_fn
         it = iter(batch)
         try:
-            keys: Sequence[Any] = batch
-            if key_fn is not None:
-                keys = [key_fn(item) for item in it]
-                it = iter(batch)
-            self.send(self._roll(self._table, keys, it))
+            self.send(self._roll(self._table, it))
         except Exception as error:
-            failure = item_failure(batch, it, self._policy.step)
-            raise failure from lookup_error(error, failure.item, self._key_fns())
+            item = item_at(batch, it)
+            raise policy.failure(item) from self._cause(error, item)
 
     def _roll_or_reject(self, batch: Sequence[Any]) -> list[Any]:
-        table, key_fn, is_keyed = self._table, self._key_fn, self._is_keyed
-        operation = self._operation
-        accumulate, export = operation.accumulate[0], operation.export
-        results = []
-        key = GLOBAL_KEY
+        results: list[Any] = []
         for item in batch:
             try:
-                if is_keyed:
-                    key = item if key_fn is None else key_fn(item)
-                accumulator = table.get(key, _MISSING)
-                if accumulator is _MISSING:
-                    accumulator = operation.create()
-                table[key] = accumulator = accumulate(accumulator, item)
-                result = export(accumulator)
+                results += self._roll(self._table, (item,))
             except Exception as error:
-                self.reject(self._policy, item, lookup_error(error, item, self._key_fns()))
-            else:
-                results.append((key, result) if is_keyed else result)
+                self.reject(self._policy, item, self._cause(error, item))
         return results
 
-    def _key_fns(self) -> Sequence[Callable[[Any], Any] | None]:
-        return (self._key_fn,) if self._is_keyed else ()
+    def _cause(self, error: Exception, item: Any) -> Exception:
+        key_fns = (self._key_fn,) if self._key_fn is not None else ()
+        return lookup_error(error, self._policy.reported(item), key_fns)
 
     def complete(self) -> bool:
-        if self._is_keyed:
+        if self._key_fn is not None:
             check_stable_keys(self._table, self.context, self._policy.step)
         return True
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, self._table.items)
+        return self._saver.save_table(self.outbox, self._table)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._table.update(inbox.take())
 
 
-Loop = Callable[[dict[Any, Any], Sequence[Any], Iterable[Any]], list[Any]]
-"""Table, keys and items in; results out. It takes an item just before it deals with it."""
+Loop = Callable[[dict[Any, Any], Iterable[Any]], list[Any]]
+"""Table and items in, results out. It takes an item just before it deals with it."""
 
 
-def _keyed_loop(operation: AggregateOperation[Any, Any, Any]) -> Loop:
+def _keyed_loop(
+    operation: AggregateOperation[Any, Any, Any],
+    key_fn: Callable[[Any], Any],
+    *,
+    takes_events: bool,
+) -> Loop:
     """Compile the loop, with the operation's statements in it: no call per item but the user's."""
     body = operation.loop_body()
     code = GeneratedCode()
-    missing = code.bind(_MISSING, "missing")
+    missing = code.bind(MISSING, "missing")
     code.line("results = []")
     code.line("get = table.get")
-    with code.block("for key, item in zip(keys, batch):"):
+    with code.block(f"for {'time, item' if takes_events else 'item'} in batch:"):
+        code.line(f"key = {code.call(key_fn, 'item')}")
         code.line(f"acc = get(key, {missing})")
         with code.block(f"if acc is {missing}:"):
             code.line(f"acc = table[key] = {body.create(code)}")
         body.add(code, "acc", "item")
         if not body.in_place:
             code.line("table[key] = acc")
-        code.line(f"results.append((key, {code.call(operation.export, 'acc')}))")
+        result = f"(key, {code.call(operation.export, 'acc')})"
+        code.line(f"results.append({f'(time, {result})' if takes_events else result})")
     code.line("return results")
-    return code.compile(f"rolling_{operation.name}", "table, keys, batch")
+    return code.compile(f"rolling_{operation.name}", "table, batch")
 
 
-def _global_loop(operation: AggregateOperation[Any, Any, Any]) -> Loop:
+def _global_loop(operation: AggregateOperation[Any, Any, Any], *, takes_events: bool) -> Loop:
     body = operation.loop_body()
     code = GeneratedCode()
     global_key = code.bind(GLOBAL_KEY, "global_key")
     code.line("results = []")
     code.line(f"acc = table[{global_key}] if table else {body.create(code)}")
-    with code.block("for item in batch:"):
+    loop = f"for {'time, item' if takes_events else 'item'} in batch:"
+    with code.block("try:"), code.block(loop):
         body.add(code, "acc", "item")
-        code.line(f"results.append({code.call(operation.export, 'acc')})")
-    code.line(f"table[{global_key}] = acc")
+        result = code.call(operation.export, "acc")
+        code.line(f"results.append({f'(time, {result})' if takes_events else result})")
+    with code.block("finally:"):
+        code.line(f"table[{global_key}] = acc")
     code.line("return results")
-    return code.compile(f"rolling_{operation.name}", "table, keys, batch")
+    return code.compile(f"rolling_{operation.name}", "table, batch")

@@ -18,7 +18,7 @@ from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.service import ServiceFactory
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_failure
+from jetlet.processors.item_failure import item_at
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
 
@@ -169,7 +169,7 @@ class ServiceProcessor(BatchProcessor):
             else:
                 out = [result for item in items for result in fn(service, item)]
         except Exception as error:
-            raise item_failure(batch, items, self._policy.step) from error
+            raise self._policy.failure(item_at(batch, items)) from error
         self.send(out)
 
     def _process_one_by_one(self, batch: Sequence[Any], end_ns: int | None = None) -> int:

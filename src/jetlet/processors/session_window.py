@@ -14,7 +14,6 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
-from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
@@ -23,7 +22,8 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.item_failure import lookup_error
-from jetlet.processors.state_saver import StateSaver
+from jetlet.processors.stable_keys import check_stable_key
+from jetlet.processors.state_saver import SavedTime, StateSaver
 
 KeyFn = Callable[[Any], Any]
 
@@ -70,8 +70,7 @@ class SessionWindowProcessor(BatchProcessor):
         """A heap of (end, number, key); a session that has grown since is put there again."""
         self._numbers = count()
         self._watermark = MIN_TIMESTAMP
-        self._restored_watermark: int | None = None
-        self._emitting: Iterator[Sequence[Any]] | None = None
+        self._saved_time = SavedTime()
         self._next_early = 0
         self._saver = StateSaver()
 
@@ -116,7 +115,7 @@ class SessionWindowProcessor(BatchProcessor):
         mine = self._sessions.get(key)
         if mine is None:
             # Refuse a key that could not be routed, also where there is nothing to route.
-            stable_hash(key)
+            check_stable_key(key)
             mine = self._sessions[key] = []
         apart = []
         for other in mine:
@@ -149,18 +148,6 @@ class SessionWindowProcessor(BatchProcessor):
         if self._emitting is None and self._sessions:
             self._emitting = self._ended(None)
         return self._emit()
-
-    def _emit(self) -> bool:
-        """Go on emitting; true when nothing is left."""
-        if not self.flush():
-            return False
-        if self._emitting is not None:
-            for batch in self._emitting:
-                self.send(batch)
-                if not self.flush():
-                    return False
-            self._emitting = None
-        return True
 
     def _ended(self, before: int | None) -> Iterator[Sequence[Any]]:
         """Sessions that end before a time, or all of them."""
@@ -235,23 +222,19 @@ class SessionWindowProcessor(BatchProcessor):
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         yield from self._sessions.items()
-        yield BroadcastKey(("watermark", self.context.global_index)), self._watermark
+        yield SavedTime.entry(self.context.global_index, self._watermark)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
             if isinstance(key, BroadcastKey):
-                # All had seen the same watermarks, or else nothing was promised but that nothing
-                # is lost.
-                known = self._restored_watermark
-                self._restored_watermark = state if known is None else min(known, state)
+                self._saved_time.restore(state)
                 continue
             self._sessions[key] = state
             for session in state:
                 heappush(self._deadlines, (session[_END], next(self._numbers), key))
 
     def finish_snapshot_restore(self) -> bool:
-        if self._restored_watermark is not None:
-            self._watermark = self._restored_watermark
+        self._watermark = self._saved_time.restored(self._watermark)
         return True
 
 

@@ -31,23 +31,18 @@ from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
-from jetlet.processors.aggregate import PartOfKey
-from jetlet.processors.base import BatchProcessor
+from jetlet.processors.base import BatchProcessor, Output
 from jetlet.processors.item_failure import item_failure, lookup_error
-from jetlet.processors.state_saver import StateSaver
+from jetlet.processors.state_saver import SavedTime, StateSaver, is_plain
 from jetlet.processors.window_loops import ResultLoop, frame_loop, result_loop
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
 Table = dict[Any, Any]
 """Accumulators by key; without keys there is one, of the key ``None``."""
-Output = Iterator[Sequence[Any] | None]
-"""Batches on their way out; ``None`` where the turn is over before there is another."""
 
 SLICE: Final = 1024
 """Keys between two looks at the clock."""
-TURN_NS: Final = 500_000
-"""After so long others get their turn."""
 PLAIN_TYPES: Final = frozenset({str, bytes, int, bool, NoneType})
 """Keys that can be routed whatever their value is."""
 
@@ -128,15 +123,15 @@ class SlidingWindowProcessor(BatchProcessor):
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
         self._done_upto = MIN_TIMESTAMP
         """Windows that end up to here have been emitted; so have frames."""
-        self._restored_upto: int | None = None
-        self._emitting: Output | None = None
-        self._turn_end = 0
+        self._saved_time = SavedTime()
         self._worked = 0
         """Keys since the last look at the clock."""
         self._next_early = 0
         self._partitioner: Partitioner | None = None
         self._checks_keys = False
         self._saver = StateSaver()
+        self._later: list[tuple[int, Table]] = []
+        """Frames that are saved while the processor goes on."""
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -236,23 +231,6 @@ class SlidingWindowProcessor(BatchProcessor):
         if self._emitting is None and upto > self._done_upto:
             self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
 
-    def _emit(self) -> bool:
-        """Go on emitting; true when nothing is left."""
-        if not self.flush():
-            return False
-        if self._emitting is None:
-            return True
-        self._turn_end = self.context.clock.monotonic_ns() + TURN_NS
-        for batch in self._emitting:
-            if batch is None:
-                self.context.wake()  # there was work to do, although nothing has come of it yet
-                return False
-            self.send(batch)
-            if not self.flush():
-                return False
-        self._emitting = None
-        return True
-
     def _in_slices(self, table: Table, use: Callable[[Iterator[tuple[Any, Any]]], None]) -> Output:
         """Hand the entries of a table to ``use``, some at a time."""
         entries = iter(table.items())
@@ -261,7 +239,7 @@ class SlidingWindowProcessor(BatchProcessor):
             self._worked += min(SLICE, len(table) - start)
             if self._worked >= SLICE:
                 self._worked = 0
-                if self.context.clock.monotonic_ns() >= self._turn_end:
+                if self._is_turn_over():
                     yield None
 
     # --- Frames -----------------------------------------------------------------------------
@@ -430,31 +408,48 @@ class SlidingWindowProcessor(BatchProcessor):
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
-        # What is half emitted leaves before the barrier. So does all that a first stage has: the
-        # second one adds up parts of frames anyway.
-        if self._emits_frames and self._emitting is None and self._frames:
+        # What is half emitted leaves before the barrier.
+        if not self._emit():
+            return False
+        if self._emits_frames and self._frames:
+            # So does all that a first stage has: the second one adds up parts of frames anyway.
             self._emitting = self._frames_out(list(self._frames))
-        return self._emit() and self._saver.save(self.outbox, self._entries)
+            if not self._emit():
+                return False
+        if not self._saver.save(self.outbox, self._entries):
+            return False
+        later, self._later = self._later, []
+        self.outbox.save_later(
+            (key, (end, value)) for end, table in later for key, value in table.items()
+        )
+        return True
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
+        """What has to be saved at once; the rest is put aside for later."""
         for end, table in self._frames.items():
-            for key, value in table.items():
-                yield PartOfKey(key, end), value
-        yield BroadcastKey(("done-upto", self.context.global_index)), self._done_upto
+            if end <= self._done_upto:
+                self._later.append((end, table))  # it does not change any more
+            elif is_plain(table.values()):
+                self._later.append((end, dict(table)))
+            else:
+                for key, value in table.items():
+                    yield key, (end, value)
+        yield SavedTime.entry(self.context.global_index, self._done_upto)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        for key, value in inbox:
+        frames = self._frames
+        for key, saved in inbox:
             if isinstance(key, BroadcastKey):
-                # All had seen the same watermarks, or else nothing was promised but that nothing
-                # is lost.
-                known = self._restored_upto
-                self._restored_upto = value if known is None else min(known, value)
-            else:
-                self._frames.setdefault(key.number, {})[key.key] = value
+                self._saved_time.restore(saved)
+                continue
+            end, value = saved
+            table = frames.get(end)
+            if table is None:
+                table = frames[end] = {}
+            table[key] = value
 
     def finish_snapshot_restore(self) -> bool:
-        if self._restored_upto is not None:
-            self._done_upto, self._restored_upto = self._restored_upto, None
+        self._done_upto = self._saved_time.restored(self._done_upto)
         if self._deducts and self._emitting is None:
             self._emitting = self._rebuild()
         return self._emit()

@@ -86,9 +86,7 @@ class SortProcessor(BatchProcessor):
                 "memory_limit=256 * 1024**2"
             )
         self._policy = policy or ErrorPolicy("sort")
-        self._order = SortOrder(
-            None if key is whole_item else key, bool(reverse), self._policy.step
-        )
+        self._order = SortOrder(None if key is whole_item else key, bool(reverse), self._policy)
         self._memory_limit = memory_limit
         self._spill_dir = spill_dir
         self._fan_in = max(2, fan_in)

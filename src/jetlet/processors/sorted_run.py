@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jetlet.errors import InvalidArgumentError, ItemFailedError
+from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.spill import SpilledChunk, SpillFile
 
 __all__ = ["MergeJob", "RunMerger", "SortOrder", "SortedRun"]
@@ -36,12 +37,14 @@ Bisect = Callable[[list[Any], Any, int, int], int]
 class SortOrder:
     """What ``sorted(key=..., reverse=...)`` means by order: stable, and only by ``<``."""
 
-    __slots__ = ("after", "before", "key", "reverse", "step")
+    __slots__ = ("after", "before", "key", "policy", "reverse")
 
-    def __init__(self, key: Callable[[Any], Any] | None, reverse: bool, step: str = "sort") -> None:
+    def __init__(
+        self, key: Callable[[Any], Any] | None, reverse: bool, policy: ErrorPolicy | None = None
+    ) -> None:
         self.key = key
         self.reverse = reverse
-        self.step = step
+        self.policy = policy or ErrorPolicy("sort")
         # Where in a sorted list a key belongs, before or after those that are equal to it.
         self.before: Bisect = _bisect_before_reversed if reverse else bisect_left
         self.after: Bisect = _bisect_after_reversed if reverse else bisect_right
@@ -79,7 +82,7 @@ class SortOrder:
 
     def incomparable(self, item: Any, error: Exception) -> ItemFailedError:
         """The error for keys of which nobody knows which comes first."""
-        failure = ItemFailedError(item, self.step)
+        failure = self.policy.failure(item)
         failure.__cause__ = InvalidArgumentError(
             f"two keys cannot be compared ({error}): give sort(key=...) a function whose results "
             "can, such as key=str, or key=lambda item: (item is None, item)"
@@ -93,7 +96,7 @@ class SortOrder:
             try:
                 key = item if self.key is None else self.key(item)
             except Exception as cause:
-                failure = ItemFailedError(item, self.step)
+                failure = self.policy.failure(item)
                 failure.__cause__ = cause
                 return failure
             try:

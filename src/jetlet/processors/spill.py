@@ -258,6 +258,8 @@ class SpillingTable:
         self._next_sample = 0
         self._last_count = 0
         self._child: SpillingTable | None = None
+        self._drained = 0
+        """Entries at the front of the table that :meth:`drain` has given."""
 
     def __len__(self) -> int:
         """Entries in memory."""
@@ -365,24 +367,31 @@ class SpillingTable:
         caller returns to its worker in between.
         """
         if self._file is None:
-            yield from _batches(self.table, batch_size)
+            entries = iter(self.table.items())
+            while batch := list(islice(entries, batch_size)):
+                self._drained += len(batch)
+                yield batch
             self.table = {}
+            self._drained = 0
             return
         yield from self._move_all(batch_size)
-        for bucket, chunks in enumerate(self._buckets):
-            if not chunks and not self._pending[bucket]:
+        for chunks, pending in zip(self._buckets, self._pending, strict=True):
+            if not chunks and not pending:
                 continue
             child = self._child = SpillingTable(
                 self._combine, self.memory_limit, directory=self._directory, _level=self._level + 1
             )
-            for chunk in chunks:
-                child.add(self._file.read(chunk))
+            # Whatever moves is in one place at any time, for `parts`.
+            while chunks:
+                child.add(self._file.read(chunks[0]))
+                del chunks[0]
                 child.maybe_spill()
                 yield []
-            child.add(self._pending[bucket])
-            self._pending[bucket] = []
+            child.add(pending)
+            pending.clear()
             yield from child.drain(batch_size)
             child.close()
+            self._child = None
         self.close()
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -404,15 +413,18 @@ class SpillingTable:
         """All entries in batches, for a snapshot; leaves the table as it is.
 
         A key may come several times, the earliest first: give them all to :meth:`add`, in this
-        order where it matters to ``combine``.
+        order where it matters to ``combine``. While the table is being drained these are the
+        entries that :meth:`drain` has not given yet.
         """
+        if self._child is not None:
+            yield from self._child.parts()
         if self._file is not None:
-            for bucket, chunks in enumerate(self._buckets):
+            for chunks, pending in zip(self._buckets, self._pending, strict=True):
                 for chunk in chunks:
                     yield self._file.read(chunk)
-                if self._pending[bucket]:
-                    yield list(self._pending[bucket])
-        entries = chain(self._leaving.items(), self.table.items())
+                if pending:
+                    yield list(pending)
+        entries = chain(self._leaving.items(), islice(self.table.items(), self._drained, None))
         while batch := list(islice(entries, self.MAX_CHUNK)):
             yield batch
 
@@ -438,9 +450,3 @@ class SpillingTable:
 
 def _entry_size(key: Any, accumulator: Any) -> int:
     return size_of(key) + size_of(accumulator)
-
-
-def _batches(table: dict[Any, Any], size: int) -> Iterator[list[Entry]]:
-    entries = iter(table.items())
-    while batch := list(islice(entries, size)):
-        yield batch

@@ -16,10 +16,16 @@ from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
 
-__all__ = ["check_stable_keys"]
+__all__ = ["check_stable_key", "check_stable_keys"]
 
 _PLAIN = frozenset({str, bytes, int, bool, NoneType})
 """Types whose values are all fine: most keys are of these, or tuples of them."""
+
+
+def check_stable_key(key: Any) -> None:
+    """Raise if a key has no stable hash."""
+    if type(key) not in _PLAIN:
+        stable_hash(key)
 
 
 def check_stable_keys(keys: Collection[Any], context: ProcessorContext, step: str) -> None:

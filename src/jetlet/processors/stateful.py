@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 
@@ -29,9 +29,15 @@ class StatefulProcessor(BatchProcessor):
     State is pickled into snapshots. The edge into the processor must be partitioned by the same
     key; without one, all items must come to one processor.
 
+    If the policy says that the items are events, so are the results, at the time of their item.
+
     ``map`` emits what ``fn`` returns, also ``None``; ``filter`` emits the item if it is true;
     ``flat_map`` emits what is in the iterable that it returns. If the policy is to go on after an
     error, the state is as ``fn`` left it, and nothing is emitted for the item.
+
+    If ``create_fn``, which may be the class of the state, has a ``schema_version``, snapshots say
+    so; if that was another one, ``create_fn.upgrade(old_version, state)`` returns the state to
+    restore.
     """
 
     def __init__(
@@ -49,92 +55,81 @@ class StatefulProcessor(BatchProcessor):
             raise InvalidArgumentError(
                 f"a stateful processor is of kind {MAP!r}, {FILTER!r} or {FLAT_MAP!r}, not {kind!r}"
             )
-        self._kind = kind
-        self._fn = fn
-        self._is_keyed = key_fn is not None
-        self._key_fn = None if key_fn is whole_item else key_fn
+        self._key_fn = key_fn
         self._policy = policy or ErrorPolicy(f"{kind.replace('_', '-')}-stateful")
         # The subscript makes what is missing, in C. Without keys there is one state, of GLOBAL_KEY.
         self._states: defaultdict[Any, Any] = defaultdict(create_fn)
+        self.schema_version = getattr(create_fn, "schema_version", 1)
+        self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
+        self._apply = _loop(kind, fn, key_fn, takes_events=self._policy.takes_events)
         self._saver = StateSaver()
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        if not self._policy.fails:
+        policy = self._policy
+        if not policy.fails:
             self.send(self._apply_or_reject(batch))
             return
-        key_fn = self._key_fn
         it = iter(batch)
         try:
-            if not self._is_keyed:
-                self.send(self._apply(it, batch))
-                return
-            keys: Sequence[Any] = batch
-            if key_fn is not None:
-                keys = [key_fn(item) for item in it]
-                it = iter(batch)
-            self.send(self._apply_keyed(keys, it))
+            self.send(self._apply(self._states, it))
         except Exception as error:
-            failure = item_failure(batch, it, self._policy.step)
-            raise failure from lookup_error(error, failure.item, self._key_fns())
-
-    def _apply(self, it: Iterator[Any], batch: Sequence[Any]) -> list[Any]:
-        fn, kind = self._fn, self._kind
-        state = self._states[GLOBAL_KEY]
-        if kind == MAP:
-            return [fn(state, item) for item in it]
-        if kind == FILTER:
-            return [item for item in it if fn(state, item)]
-        return [result for item in it for result in fn(state, item)]
-
-    def _apply_keyed(self, keys: Sequence[Any], it: Iterator[Any]) -> list[Any]:
-        fn, kind, states = self._fn, self._kind, self._states
-        if kind == MAP:
-            return [fn(states[key], key, item) for key, item in zip(keys, it, strict=False)]
-        if kind == FILTER:
-            return [item for key, item in zip(keys, it, strict=False) if fn(states[key], key, item)]
-        return [
-            result
-            for key, item in zip(keys, it, strict=False)
-            for result in fn(states[key], key, item)
-        ]
+            item = item_at(batch, it)
+            raise policy.failure(item) from self._cause(error, item)
 
     def _apply_or_reject(self, batch: Sequence[Any]) -> list[Any]:
-        fn, kind, states = self._fn, self._kind, self._states
-        key_fn, is_keyed = self._key_fn, self._is_keyed
         out: list[Any] = []
         for item in batch:
             try:
-                if is_keyed:
-                    key = item if key_fn is None else key_fn(item)
-                    result = fn(states[key], key, item)
-                else:
-                    result = fn(states[GLOBAL_KEY], item)
-                if kind == FLAT_MAP:
-                    # All of it before any of it counts: an item has all of its results or none.
-                    result = list(result)
-                elif kind == FILTER:
-                    result = bool(result)
+                # All of its results before any of them counts: an item has all of them or none.
+                out += self._apply(self._states, (item,))
             except Exception as error:
-                self.reject(self._policy, item, lookup_error(error, item, self._key_fns()))
-                continue
-            if kind == MAP:
-                out.append(result)
-            elif kind == FLAT_MAP:
-                out += result
-            elif result:
-                out.append(item)
+                self.reject(self._policy, item, self._cause(error, item))
         return out
 
-    def _key_fns(self) -> Sequence[Callable[[Any], Any] | None]:
-        return (self._key_fn,) if self._is_keyed else ()
+    def _cause(self, error: Exception, item: Any) -> Exception:
+        key_fns = (self._key_fn,) if self._key_fn is not None else ()
+        return lookup_error(error, self._policy.reported(item), key_fns)
 
     def complete(self) -> bool:
-        if self._is_keyed:
+        if self._key_fn is not None:
             check_stable_keys(self._states, self.context, self._policy.step)
         return True
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save(self.outbox, self._states.items)
+        return self._saver.save_table(self.outbox, self._states)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._states.update(inbox.take())
+
+    def upgrade(self, old_version: int, state: Any) -> Any:
+        if self._upgrade is None:
+            return super().upgrade(old_version, state)
+        return self._upgrade(old_version, state)
+
+
+Loop = Callable[[defaultdict[Any, Any], Iterable[Any]], list[Any]]
+"""States and items in, results out. It takes an item just before it deals with it."""
+
+
+def _loop(
+    kind: str, fn: Callable[..., Any], key_fn: Callable[[Any], Any] | None, *, takes_events: bool
+) -> Loop:
+    """Compile the comprehension that does all of a batch."""
+    code = GeneratedCode()
+    clauses = f"for {'time, item' if takes_events else 'item'} in batch"
+    if key_fn is None:
+        code.line(f"state = states[{code.bind(GLOBAL_KEY, 'global_key')}]")
+        call = f"{code.bind(fn)}(state, item)"
+    else:
+        key = code.call(key_fn, "item")
+        if key != "item":
+            clauses += f" for key in ({key},)"
+            key = "key"
+        call = f"{code.bind(fn)}(states[{key}], {key}, item)"
+    result = {MAP: call, FILTER: "item", FLAT_MAP: "result"}[kind]
+    if kind == FILTER:
+        clauses += f" if {call}"
+    elif kind == FLAT_MAP:
+        clauses += f" for result in {call}"
+    code.line(f"return [{f'(time, {result})' if takes_events else result} {clauses}]")
+    return code.compile(f"{kind}_stateful", "states, batch")

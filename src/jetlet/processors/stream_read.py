@@ -12,6 +12,7 @@ from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
+from jetlet.execution.snapshot_context import NONE
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
@@ -54,7 +55,7 @@ class StreamReadProcessor(BatchProcessor):
     """Polls a reader for what is new; emits items, or events and watermarks.
 
     It has every n-th partition, where n is the number of readers. If the source can be replayed,
-    positions and watermarks go into snapshots, by the number of the partition.
+    positions and watermarks go into snapshots, by the key of the partition.
     """
 
     makes_watermarks = True
@@ -69,21 +70,29 @@ class StreamReadProcessor(BatchProcessor):
         self._timestamps = timestamps
         if timestamps.fn is not None:
             self._times = timestamp_loop(timestamps.fn)
-        self._mine: range = range(0)
-        """Numbers of its partitions. The reader knows them by their index in here."""
+        self._mine: list[Any] = []
+        """Keys of its partitions. The reader knows them by their index in here."""
         self._reader: StreamReader[Any] | None = None
         self._watermarks: WatermarkSource | None = None
         self._is_at_end = False
-        self._restored: dict[int, tuple[Any, int | None]] = {}
+        self._restored: dict[Any, tuple[Any, int | None]] = {}
         self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        count = len(self._partitions)
-        self._mine = range(context.global_index, count, context.total_parallelism)
-        if not self._mine:
+        source, partitions = self._source, self._partitions
+        promises = context.processing_guarantee != NONE
+        if promises and not source.is_replayable and context.global_index == 0:
+            context.logger.warning(
+                "%s cannot be read again from where it was: what it has handed over since the last "
+                "snapshot is lost when the job fails, whatever the guarantee",
+                source.name,
+            )
+        mine = range(context.global_index, len(partitions), context.total_parallelism)
+        if not mine:
             return
-        self._reader = self._source.open([self._partitions[i] for i in self._mine], context)
+        self._mine = [source.partition_key(i, partitions[i]) for i in mine]
+        self._reader = source.open([partitions[i] for i in mine], context)
         if self._timestamps.kind != "none":
             self._watermarks = WatermarkSource(
                 self._timestamps.policy, range(len(self._mine)), context.clock.time_ms()
@@ -114,12 +123,14 @@ class StreamReadProcessor(BatchProcessor):
             now = self.context.clock.time_ms()
             for each in polled:
                 if each.items:
-                    self._emit(each, now, self._watermarks)
+                    self._send_events(each, now, self._watermarks)
+                if each.is_end:
+                    self.send_watermarks(self._watermarks.end(each.partition))
             self.send_watermarks(self._watermarks.check_idle(now))
         self.flush()
         return False
 
-    def _emit(self, polled: Polled[Any], now: int, watermarks: WatermarkSource) -> None:
+    def _send_events(self, polled: Polled[Any], now: int, watermarks: WatermarkSource) -> None:
         kind, items = self._timestamps.kind, polled.items
         times: Sequence[int]
         if kind == "ingestion":
@@ -153,10 +164,10 @@ class StreamReadProcessor(BatchProcessor):
         watermarks = self._watermarks
         return [
             (
-                BroadcastKey(("partition", number)),
+                BroadcastKey(("partition", key)),
                 (position, None if watermarks is None else watermarks.watermark_of(index)),
             )
-            for index, (number, position) in enumerate(
+            for index, (key, position) in enumerate(
                 zip(self._mine, self._reader.save(), strict=True)
             )
         ]
@@ -170,9 +181,9 @@ class StreamReadProcessor(BatchProcessor):
         restored, self._restored = self._restored, {}
         if self._reader is None or not restored:
             return True
-        self._reader.restore([restored.get(number, (None,))[0] for number in self._mine])
-        for index, number in enumerate(self._mine):
-            watermark = restored[number][1] if number in restored else None
+        self._reader.restore([restored.get(key, (None,))[0] for key in self._mine])
+        for index, key in enumerate(self._mine):
+            watermark = restored[key][1] if key in restored else None
             if self._watermarks is not None and watermark is not None:
                 self._watermarks.restore(index, watermark)
         return True

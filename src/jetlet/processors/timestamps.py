@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import BroadcastKey, Watermark
+from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
@@ -21,7 +21,8 @@ from jetlet.processors.event_time import (
     check_times,
     timestamp_loop,
 )
-from jetlet.processors.item_failure import item_failure
+from jetlet.processors.item_failure import item_at
+from jetlet.processors.state_saver import SavedTime
 
 _ONLY = 0
 """All of its input is one partition."""
@@ -49,7 +50,7 @@ class TimestampProcessor(BatchProcessor):
         self._time_policy = time_policy
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
-        self._restored: int | None = None
+        self._saved_time = SavedTime()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -64,7 +65,7 @@ class TimestampProcessor(BatchProcessor):
             try:
                 times = self._times(it)
             except Exception as error:
-                raise item_failure(batch, it, self._policy.step) from error
+                raise self._policy.failure(item_at(batch, it)) from error
             check_times(times, batch, self._policy.step)
         else:
             times, batch = self._timed_or_rejected(batch)
@@ -106,17 +107,16 @@ class TimestampProcessor(BatchProcessor):
             return False
         if self._watermarks is None:
             return True
-        key = BroadcastKey(("watermark", self.context.global_index))
-        return self.outbox.offer_to_snapshot(key, self._watermarks.watermark_of(_ONLY))
+        time = self._watermarks.watermark_of(_ONLY)
+        return self.outbox.offer_to_snapshot(*SavedTime.entry(self.context.global_index, time))
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        # Who gets which items is settled anew, so all begin with what the slowest one had.
         for _, watermark in inbox:
-            self._restored = min(watermark, watermark if self._restored is None else self._restored)
+            self._saved_time.restore(watermark)
 
     def finish_snapshot_restore(self) -> bool:
-        if self._watermarks is not None and self._restored is not None:
-            self._watermarks.restore(_ONLY, self._restored)
+        if self._watermarks is not None:
+            self._watermarks.restore(_ONLY, self._saved_time.restored(MIN_TIMESTAMP))
         return True
 
 

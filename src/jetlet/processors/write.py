@@ -1,4 +1,8 @@
-"""WriteProcessor and ClientSinkProcessor: the ends of a pipeline."""
+"""WriteProcessor and ClientSinkProcessor: the ends of a pipeline.
+
+A :class:`SinkSupplier` decides whether it takes a
+:class:`~jetlet.processors.transactional_write.TransactionalWriteProcessor` instead.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
-from jetlet.core.vertex import RunHook
-from jetlet.pipeline.sink import ClientSink, Sink, SinkWriter
+from jetlet.core.vertex import ProcessorSupplier, RunHook
+from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE
+from jetlet.pipeline.sink import ClientSink, Sink, SinkWriter, TransactionalSink
+from jetlet.processors.transactional_write import LastTransactions, TransactionalWriteProcessor
 
 
 class WriteProcessor(Processor):
@@ -32,6 +38,16 @@ class WriteProcessor(Processor):
         self._writer.write(inbox.items())
         inbox.clear()
 
+    def snapshot_commit_prepare(self) -> bool:
+        assert self._writer is not None
+        return self._writer.sync()
+
+    def interrupt(self) -> None:
+        """The job is ending; from any thread."""
+        writer = self._writer
+        if writer is not None:
+            writer.interrupt()
+
     def complete(self) -> bool:
         assert self._writer is not None
         self.context.report(self._writer.finish())
@@ -42,6 +58,30 @@ class WriteProcessor(Processor):
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
+
+
+class SinkSupplier(ProcessorSupplier):
+    """Makes the processors of a sink, as the job's guarantee asks for."""
+
+    def __init__(self, sink: Sink[Any], *, is_stream: bool) -> None:
+        self._sink = sink
+        self._is_stream = is_stream
+        self._is_transactional = self._rolls = False
+
+    def init(self, context: ProcessorContext) -> None:
+        guarantee = context.processing_guarantee
+        sink = self._sink
+        self._rolls = self._is_stream and guarantee == NONE
+        self._is_transactional = isinstance(sink, TransactionalSink) and (
+            guarantee == EXACTLY_ONCE
+            or (sink.holds_back and (self._rolls or context.takes_snapshots))
+        )
+
+    def get(self) -> Processor:
+        if self._is_transactional:
+            assert isinstance(self._sink, TransactionalSink)
+            return TransactionalWriteProcessor(self._sink, rolls=self._rolls)
+        return WriteProcessor(self._sink)
 
 
 class ClientSinkProcessor(Processor):
@@ -62,8 +102,17 @@ class SinkHook(RunHook):
     def begin(self, run_id: str) -> None:
         self._sink.begin(run_id)
 
+    def resume(self, run_id: str) -> None:
+        self._sink.resume(run_id)
+
     def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        self._sink.commit(run_id, messages)
+        last = [message for message in messages if isinstance(message, LastTransactions)]
+        if last:
+            assert isinstance(self._sink, TransactionalSink)
+            prepared = [each for some in last for each in some.prepared]
+            self._sink.commit_last(run_id, last[0].vertex, prepared)
+        else:
+            self._sink.commit(run_id, messages)
 
     def abort(self, run_id: str, error: BaseException) -> None:
         self._sink.abort(run_id)
@@ -85,4 +134,7 @@ class ClientSinkHook(RunHook):
         self._sink.finish(None)
 
     def abort(self, run_id: str, error: BaseException) -> None:
+        self._sink.finish(error)
+
+    def stop(self, run_id: str, error: BaseException) -> None:
         self._sink.finish(error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -52,6 +54,8 @@ class CheckedOutbox:
         self._refused: _Offer | None = None
         self._watermarks = [MIN_TIMESTAMP] * edge_count
         self._batches: list[tuple[list[Any], tuple[Any, ...]]] = []
+        self._later: list[tuple[Iterable[tuple[Any, Any]], list[bytes]]] = []
+        """What was left to be saved later, and how it looked then."""
 
     # --- For the processor ------------------------------------------------------------------
 
@@ -94,13 +98,30 @@ class CheckedOutbox:
         return True
 
     def offer_to_snapshot(self, key: Any, value: Any) -> bool:
+        return self._save("offer_to_snapshot", (key, value), ((key, value),))
+
+    def offer_batch_to_snapshot(self, entries: Sequence[tuple[Any, Any]]) -> bool:
+        return self._save("offer_batch_to_snapshot", entries, tuple(entries))
+
+    def _save(self, method: str, offered: Any, entries: tuple[tuple[Any, Any], ...]) -> bool:
         if not self.is_saving:
-            self._fail("called offer_to_snapshot outside save_to_snapshot()")
-        if not self._admit(_Offer("offer_to_snapshot", (key, value), (key, value), None)):
+            self._fail(f"called {method} outside save_to_snapshot() and snapshot_commit_prepare()")
+        if not self._admit(_Offer(method, offered, entries, None)):
             return False
-        self.accepted += 1
-        self.entries.append((key, value))
+        if entries:
+            self.accepted += 1
+        self.entries.extend(entries)
         return True
+
+    def save_later(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        if not self.is_saving:
+            self._fail("called save_later outside save_to_snapshot()")
+        self.accepted += 1
+        kept = list(entries)
+        self.entries.extend(kept)
+        with suppress(Exception):  # if it cannot be pickled, that is told by whoever asks for it
+            pickles = _pickles(kept)
+            self._later.append((kept if isinstance(entries, Iterator) else entries, pickles))
 
     # --- For the harness --------------------------------------------------------------------
 
@@ -121,8 +142,21 @@ class CheckedOutbox:
             raise self.breach
         self.check_batches(last=1)
 
+    def check_later(self) -> None:
+        """Raise if state was changed that the engine might not have saved yet."""
+        for entries, pickles in self._later:
+            now = list(entries)
+            if _pickles(now) != pickles:
+                self._fail(
+                    f"changed state after it was left to be saved later, now {shorten(now)}; leave "
+                    f"a copy of it whose values do not change, or save it at once with "
+                    f"offer_batch_to_snapshot"
+                )
+
     def begin_snapshot(self) -> None:
         """``save_to_snapshot`` is about to be called."""
+        self.check_later()
+        self._later = []
         self.is_saving = True
         self.entries = []
 
@@ -205,6 +239,10 @@ class CheckedOutbox:
         if self.breach is None:
             self.breach = ProcessorContractError(what)
         raise self.breach
+
+
+def _pickles(entries: Iterable[tuple[Any, Any]]) -> list[bytes]:
+    return [pickle.dumps(entry) for entry in entries]
 
 
 def shorten(value: Any, limit: int = 200) -> str:

@@ -45,7 +45,8 @@ class End:
 
 
 END: Final = End()
-"""The last step of a script. A stream ends when all of its partitions have; others never do."""
+"""The last step of a script: nobody waits for the partition any more. A stream ends when all of its
+partitions have; others never do."""
 
 
 def pause(ms: int = 0) -> Pause:
@@ -120,6 +121,8 @@ class ScriptReader(StreamReader[Any]):
         self._positions = [0] * len(scripts)
         self._due = [0] * len(scripts)
         """When the next step of each partition is due, in ms from the start."""
+        self._ended: set[int] = set()
+        """Partitions of which it was said that they have ended."""
 
     def poll(self, limit: int) -> Sequence[Polled[Any]] | None:
         now = self._clock.time_ms() - self._start
@@ -131,8 +134,11 @@ class ScriptReader(StreamReader[Any]):
                 polled.append(Polled(partition, items, [step.timestamp for step in steps]))
             elif steps:
                 polled.append(Polled(partition, steps))
-        if not polled and all(map(self._has_ended, range(len(self._scripts)))):
-            return None
+        ended = {index for index in range(len(self._scripts)) if self._has_ended(index)}
+        if len(ended) == len(self._scripts):
+            return polled or None
+        polled += [Polled(partition, (), is_end=True) for partition in ended - self._ended]
+        self._ended = ended
         return polled
 
     def _take_due(self, partition: int, now: int, limit: int) -> Sequence[Any]:

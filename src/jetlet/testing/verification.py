@@ -115,6 +115,7 @@ class Verification:
             self._process_input()
             self._complete()
             self._outbox.check_batches()
+            self._outbox.check_later()
         except BaseException as error:
             try:
                 self._stop(error)
@@ -221,6 +222,9 @@ class Verification:
             raise ProcessorContractError(
                 "complete() returned True though the last offer was refused; that item is lost"
             )
+        assert self._processor is not None
+        if not self._case.inputs or self._processor.keeps_state_at_end:
+            self._save_final_state()
 
     # --- Snapshots --------------------------------------------------------------------------
 
@@ -228,22 +232,44 @@ class Verification:
         mode = self._mode
         if not mode.snapshots:
             return
-        self._outbox.begin_snapshot()
-        self._until_true("save_to_snapshot")
-        entries = self._pickled(self._outbox.end_snapshot())
-        self._until_true("snapshot_commit_prepare")
+        entries = self._saved("snapshot_commit_prepare")
         self._until_true("snapshot_commit_finish", True)
         self._snapshots_taken += 1
         if mode.restore_every and self._snapshots_taken % mode.restore_every == 0:
-            self._stop(None)
-            self._outbox.forget_refusal()
-            self._start()
-            self._restore(entries)
+            self._take_over(entries)
+
+    def _save_final_state(self) -> None:
+        """As in the engine: some are asked to save once more when they have completed."""
+        if not self._mode.snapshots:
+            return
+        entries = self._saved()
+        if self._mode.restore_every:
+            self._take_over(entries)
+            emitted = sum(map(len, self._outbox.outputs))
+            self._until_true("complete")
+            if sum(map(len, self._outbox.outputs)) > emitted:
+                raise AssertionError(
+                    f"{self._name}: emitted more after it was restored from the state that it had "
+                    f"saved at the end (does it save that it has ended?)"
+                )
+
+    def _saved(self, *more: str) -> list[tuple[Any, Any]]:
+        """What ``save_to_snapshot``, and callbacks after it, offer."""
+        self._outbox.begin_snapshot()
+        for callback in ("save_to_snapshot", *more):
+            self._until_true(callback)
+        return self._pickled(self._outbox.end_snapshot())
+
+    def _take_over(self, entries: list[tuple[Any, Any]]) -> None:
+        """A new processor goes on from a snapshot."""
+        self._stop(None)
+        self._outbox.forget_refusal()
+        self._start()
+        self._restore(entries)
 
     def _pickled(self, entries: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """The entries as they come back from a store."""
         restored = []
-        seen = set()
         for key, value in entries:
             try:
                 data = pickle.dumps((key, value))
@@ -254,11 +280,6 @@ class Verification:
                 ) from error
             identity = key.key if isinstance(key, BroadcastKey) else key
             stable_hash(identity)
-            if key in seen:
-                raise ProcessorContractError(
-                    f"saved two entries with the key {shorten(key)}; keys must differ"
-                )
-            seen.add(key)
             restored.append(pickle.loads(data))
         return restored
 
@@ -329,7 +350,8 @@ class Verification:
         if is_progress or self._outbox.accepted or self._outbox.was_refused:
             self._progress_at = time.monotonic()
             return
-        if self._case.may_wait:
+        if self._case.may_wait or self._woken.is_set():
+            # One that has woken the engine was at work, although nothing has come of it yet.
             if time.monotonic() - self._progress_at <= self._case.timeout:
                 self._woken.wait(WAKE_INTERVAL)
                 self._woken.clear()

@@ -122,6 +122,9 @@ class _Worker:
         pause = SETTLING_PAUSE if count < SETTLING_PASSES else WAIT
         self._clock._idle(self, is_parked=False, pause=pause)
 
+    def rest(self) -> None:
+        self.idle(SETTLING_PASSES)
+
     def park(self) -> None:
         self._clock._idle(self, is_parked=True, pause=WAIT)
 

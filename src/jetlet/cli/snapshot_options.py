@@ -1,0 +1,121 @@
+"""The options of ``jetlet run`` that are about snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from jetlet.cli.failures import Refused
+from jetlet.execution.snapshot_context import GUARANTEES, NONE
+from jetlet.pipeline.pipeline import Pipeline
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FLAGS = {
+    "guarantee": "--guarantee",
+    "snapshot_dir": "--snapshot-dir",
+    "snapshot_interval": "--snapshot-interval",
+    "keep_snapshots": "--keep-snapshots",
+    "from_snapshot": "--from-snapshot",
+    "fresh": "--fresh",
+    "allow_changed_stages": "--allow-changed-stages",
+    "suspend_on_failure": "--suspend-on-failure",
+}
+FIELDS = {
+    "guarantee": "processing_guarantee",
+    "from_snapshot": "initial_snapshot",
+    "fresh": "start_fresh",
+}
+"""Of the job's configuration, where they have another name."""
+
+_OPTIONS = [
+    click.option(
+        "--guarantee",
+        type=click.Choice(GUARANTEES),
+        help="embedded: what a failure may do to results; needs --snapshot-dir. By default none.",
+    ),
+    click.option(
+        "--snapshot-dir",
+        metavar="DIR",
+        help="embedded: where snapshots go, a directory or a URL. A job that was run with it "
+        "before, and has not completed, goes on from its last snapshot.",
+    ),
+    click.option(
+        "--snapshot-interval",
+        type=click.FloatRange(min=0.0, min_open=True),
+        metavar="SECONDS",
+        help="embedded: between two snapshots; by default 10.",
+    ),
+    click.option(
+        "--keep-snapshots",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="embedded: how many good ones are kept; by default 1.",
+    ),
+    click.option(
+        "--from-snapshot",
+        metavar="NAME",
+        help="embedded: begin with what 'jetlet snapshot' has saved under this name, or with the "
+        "one at a path.",
+    ),
+    click.option("--fresh", is_flag=True, help="embedded: begin anew, and forget old snapshots."),
+    click.option(
+        "--allow-changed-stages",
+        is_flag=True,
+        help="embedded: begin although stages with state have come or gone since the snapshot.",
+    ),
+    click.option(
+        "--suspend-on-failure",
+        is_flag=True,
+        help="embedded: wait for 'jetlet resume' if the job fails for good.",
+    ),
+]
+
+
+IN_FLAGS = {
+    "JobConfig(start_fresh=True)": "--fresh",
+    "JobConfig(allow_changed_stages=True)": "--allow-changed-stages",
+}
+"""What a message tells to write, and what that is on the command line."""
+
+
+def in_flags(message: str) -> str:
+    """The message of an error as it is told to those who did not write a configuration."""
+    for written, flag in IN_FLAGS.items():
+        message = message.replace(written, flag)
+    return message
+
+
+def snapshot_options(command: F) -> F:
+    """Add them to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def snapshot_settings(given: dict[str, Any], on: str, what: object) -> dict[str, Any]:
+    """Take them out of ``given``; what they say for the job's configuration."""
+    values = {name: given.pop(name) for name in FLAGS}
+    settings = {name: value for name, value in values.items() if value not in (None, False)}
+    if not settings:
+        return {}
+    flag = FLAGS[next(iter(settings))]
+    if on != "embedded":
+        raise Refused(
+            f"{flag} is for the embedded engine: write --on embedded. A bounded pipeline on Spark "
+            f"gives exact results without it"
+        )
+    if not isinstance(what, Pipeline) and hasattr(what, "checkpoints"):
+        raise Refused(f"{flag} is for pipelines; tasks keep checkpoints of their own: leave it out")
+    if "snapshot_dir" not in settings:
+        raise Refused(f"{flag} needs a place for snapshots: write --snapshot-dir state, too")
+    if settings.get("guarantee", NONE) == NONE:
+        for name in ("snapshot_interval", "keep_snapshots", "suspend_on_failure"):
+            if name in settings:
+                raise Refused(
+                    f"{FLAGS[name]} is for jobs that take snapshots by themselves: write "
+                    f"--guarantee exactly-once, too"
+                )
+    return {FIELDS.get(name, name): value for name, value in settings.items()}

@@ -1,0 +1,19 @@
+"""TaskletSupplier: a vertex that brings its own tasklets instead of processors."""
+
+from __future__ import annotations
+
+from jetlet.core.processor import ProcessorContext
+from jetlet.core.vertex import ProcessorSupplier
+from jetlet.execution.tasklet import Tasklet
+
+
+class TaskletSupplier(ProcessorSupplier):
+    """Makes what a member runs for its vertex; by default nothing.
+
+    The vertices of a DAG are either all of this kind or none. No items travel between them: their
+    edges only say who works for whom.
+    """
+
+    def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
+        """The tasklets on this member; none of them is initialised."""
+        return []

@@ -1,0 +1,281 @@
+"""ExpiringStateProcessor: a state per key that is dropped when no event has come for a while.
+
+The state of a key lives until the watermark is more than the time-to-live behind its last event.
+At the end of the input all states that are left are dropped, each as if time had gone on until
+then: so bounded input, which has no watermarks, gives the same on every engine.
+
+:func:`expiring_stateful` and :func:`expiring_rolling` make the processors of the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+from typing import Any, Final
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
+from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.processor import ProcessorContext
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregate_loop import GeneratedCode
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.item_failure import item_at, lookup_error
+from jetlet.processors.stable_keys import check_stable_key
+from jetlet.processors.state_saver import SavedTime, StateSaver
+from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
+
+__all__ = ["ExpiringStateProcessor", "expiring_rolling", "expiring_stateful"]
+
+KeyFn = Callable[[Any], Any]
+OnEvict = Callable[[Any, Any, int], Any]
+"""Called as ``on_evict(state, key, watermark)``; what it returns is emitted."""
+
+SLICE: Final = 1024
+"""Keys between two looks at the clock."""
+_STATE, _TIME = 0, 1
+Entry = list[Any]
+"""``[state, time of the last event]``"""
+AddKey = Callable[[Any, int], Entry]
+
+
+class ExpiringStateProcessor(BatchProcessor):
+    """Events in, events out, with a state per key.
+
+    ``create_fn()`` makes the state of a key; ``write`` writes the statements that deal with an
+    event, and returns the expression of its result: the state is ``entry[0]``, and there are
+    ``key`` and ``item``. The result is used as :class:`~jetlet.processors.stateful` says of
+    ``kind``.
+
+    When a state is dropped ``on_evict(state, key, watermark)`` is called. For a flat map it returns
+    an iterable of items to emit, otherwise one item, or ``None`` for none. They have the time of
+    the watermark. At the end of the input that is when the time-to-live of the key ends.
+
+    If ``create_fn`` has a ``schema_version`` and an ``upgrade``, they are used as
+    :class:`~jetlet.processors.stateful.StatefulProcessor` does.
+
+    An event before the watermark is late, since the state it belongs to may be gone: it is counted,
+    and leaves over the edge ``late_ordinal`` if there is one.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        create_fn: Callable[[], Any],
+        write: Callable[[GeneratedCode], str],
+        key_fn: KeyFn,
+        ttl: int,
+        *,
+        on_evict: OnEvict | None = None,
+        late_ordinal: int | None = None,
+        policy: ErrorPolicy,
+        data_ordinals: Ordinals = None,
+    ) -> None:
+        super().__init__(data_ordinals)
+        self._kind = kind
+        self._create_fn = create_fn
+        self._key_fn = key_fn
+        self._ttl = ttl
+        self._on_evict = on_evict
+        self._late_ordinal = late_ordinal
+        self._policy = replace(policy, takes_events=True)
+        self._key_policy = replace(policy, takes_events=False)
+        self.schema_version = getattr(create_fn, "schema_version", 1)
+        self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
+        self._apply = _loop(kind, key_fn, write)
+        self._entries: dict[Any, Entry] = {}
+        self._deadlines: list[tuple[int, int, Any]] = []
+        """A heap of (time, number, key), one for each key: it is looked at when the watermark is
+        past that time, and comes later if there have been events since."""
+        self._numbers = count()
+        self._watermark = MIN_TIMESTAMP
+        self._saved_time = SavedTime()
+        self._checks_keys = False
+        self._saver = StateSaver()
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        # With several processors the edge before has done it for each item.
+        self._checks_keys = context.local_parallelism == 1
+
+    # --- Taking events ----------------------------------------------------------------------
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        it = iter(batch)
+        try:
+            apply = self._apply if self._policy.fails else self._apply_or_reject
+            out, late = apply(self._entries, it, self._watermark, self._add)
+        except Exception as error:
+            event = item_at(batch, it)
+            raise self._policy.failure(event) from self._cause(error, event)
+        self.send(out)
+        if late:
+            self.context.count("late_events", len(late))
+            if self._late_ordinal is not None:
+                self._outgoing.append((late, self._late_ordinal))
+
+    def _apply_or_reject(
+        self, entries: dict[Any, Entry], events: Iterable[Any], watermark: int, add: AddKey
+    ) -> tuple[list[Any], list[Any]]:
+        out: list[Any] = []
+        late: list[Any] = []
+        for event in events:
+            try:
+                # All of its results before any of them counts: an item has all of them or none.
+                its_out, its_late = self._apply(entries, (event,), watermark, add)
+            except Exception as error:
+                self.reject(self._policy, event, self._cause(error, event))
+            else:
+                out += its_out
+                late += its_late
+        return out, late
+
+    def _cause(self, error: Exception, event: Any) -> Exception:
+        return lookup_error(error, event[1], [self._key_fn])
+
+    def _add(self, key: Any, time: int) -> Entry:
+        """The first event of a key."""
+        if self._checks_keys:
+            check_stable_key(key)
+        entry = self._entries[key] = [self._create_fn(), time]
+        heappush(self._deadlines, (time + self._ttl, next(self._numbers), key))
+        return entry
+
+    # --- Dropping states --------------------------------------------------------------------
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        if watermark.timestamp > self._watermark:
+            self._watermark = watermark.timestamp
+            self._emitting = self._evict(watermark.timestamp)
+        return self._emit() and self.outbox.offer(watermark)
+
+    def complete(self) -> bool:
+        if self._emitting is None and self._entries:
+            self._emitting = self._evict(None)
+        return self._emit()
+
+    def _evict(self, watermark: int | None) -> Output:
+        """Drop the states whose time is over at the watermark, or all; what comes of it."""
+        entries, deadlines, ttl = self._entries, self._deadlines, self._ttl
+        results: list[Any] = []
+        looked_at = 0
+        while deadlines and (watermark is None or deadlines[0][0] < watermark):
+            deadline, number, key = deadlines[0]
+            entry = entries[key]
+            looked_at += 1
+            if entry[_TIME] + ttl > deadline:
+                heapreplace(deadlines, (entry[_TIME] + ttl, number, key))
+            else:
+                heappop(deadlines)
+                del entries[key]
+                if self._on_evict is not None:
+                    time = deadline if watermark is None else watermark
+                    results += self._results_of(self._on_evict, entry[_STATE], key, time)
+            if len(results) >= BATCH_SIZE:
+                yield results
+                results = []
+            if looked_at % SLICE == 0 and self._is_turn_over():
+                yield None
+        if results:
+            yield results
+
+    def _results_of(self, on_evict: OnEvict, state: Any, key: Any, time: int) -> list[Any]:
+        try:
+            result = on_evict(state, key, time)
+            if self._kind == FLAT_MAP:
+                return [(time, each) for each in result]
+        except Exception as error:
+            self.reject(self._key_policy, key, error)
+            return []
+        return [] if result is None else [(time, result)]
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # What is half emitted leaves before the barrier.
+        return self._emit() and self._saver.save(self.outbox, self._saved)
+
+    def _saved(self) -> Iterator[tuple[Any, Any]]:
+        yield from self._entries.items()
+        yield SavedTime.entry(self.context.global_index, self._watermark)
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        for key, value in inbox:
+            if isinstance(key, BroadcastKey):
+                self._saved_time.restore(value)
+                continue
+            self._entries[key] = value
+            heappush(self._deadlines, (value[_TIME] + self._ttl, next(self._numbers), key))
+
+    def upgrade(self, old_version: int, state: Any) -> Any:
+        if not isinstance(state, list):
+            return state  # the time
+        if self._upgrade is None:
+            return super().upgrade(old_version, state)
+        return [self._upgrade(old_version, state[_STATE]), state[_TIME]]
+
+    def finish_snapshot_restore(self) -> bool:
+        self._watermark = self._saved_time.restored(self._watermark)
+        return True
+
+
+def expiring_stateful(
+    kind: str, create_fn: Callable[[], Any], fn: Callable[..., Any], *args: Any, **options: Any
+) -> ExpiringStateProcessor:
+    """Calls ``fn(state, key, item)`` for each item; the rest is as for the processor."""
+
+    def write(code: GeneratedCode) -> str:
+        return f"{code.bind(fn)}(entry[0], key, item)"
+
+    return ExpiringStateProcessor(kind, create_fn, write, *args, **options)
+
+
+def expiring_rolling(
+    operation: AggregateOperation[Any, Any, Any], *args: Any, **options: Any
+) -> ExpiringStateProcessor:
+    """Emits, for each item, the result of its key up to it; the rest is as for the processor."""
+
+    def write(code: GeneratedCode) -> str:
+        operation.loop_body().add(code, "entry[0]", "item")
+        return f"(key, {code.call(operation.export, 'entry[0]')})"
+
+    return ExpiringStateProcessor(MAP, operation.create, write, *args, **options)
+
+
+Loop = Callable[
+    [dict[Any, Entry], Iterable[Any], int, AddKey],
+    tuple[list[Any], list[Any]],
+]
+"""Called as ``apply(entries, events, watermark, add)``; returns the events to emit, and the items
+that are late. It takes an event just before it deals with it."""
+
+
+def _loop(kind: str, key_fn: KeyFn, write: Callable[[GeneratedCode], str]) -> Loop:
+    """Compile what is done for each event."""
+    code = GeneratedCode()
+    code.line("out, late = [], []")
+    code.line("get = entries.get")
+    with code.block("for time, item in events:"):
+        with code.block("if time < watermark:"):
+            code.line("late.append(item)")
+            code.line("continue")
+        code.line(f"key = {code.call(key_fn, 'item')}")
+        code.line("entry = get(key)")
+        with code.block("if entry is None:"):
+            code.line("entry = add(key, time)")
+        with code.block("elif entry[1] < time:"):
+            code.line("entry[1] = time")
+        result = write(code)
+        if kind == MAP:
+            code.line(f"out.append((time, {result}))")
+        elif kind == FILTER:
+            with code.block(f"if {result}:"):
+                code.line("out.append((time, item))")
+        else:
+            with code.block(f"for each in {result}:"):
+                code.line("out.append((time, each))")
+    code.line("return out, late")
+    return code.compile(f"{kind}_expiring", "entries, events, watermark, add")

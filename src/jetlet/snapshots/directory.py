@@ -1,0 +1,207 @@
+"""SnapshotDirectory: one place for the files of a snapshot and for its commit record."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, Protocol
+from zlib import crc32
+
+from jetlet.errors import SnapshotError
+from jetlet.snapshots.format import (
+    Chunk,
+    SnapshotRecord,
+    StateFile,
+    UnknownFormatError,
+    read_state_file,
+)
+
+BLOCK = 1 << 20
+RECORD_SUFFIX = ".json"
+
+
+class Storage(Protocol):
+    """A file system, as far as snapshots need one."""
+
+    def entries(self, path: str) -> Sequence[Any] | None: ...
+
+    def join(self, *parts: str) -> str: ...
+
+    def open_read(self, path: str) -> BinaryIO: ...
+
+    def create(self, path: str) -> BinaryIO: ...
+
+    def close_durably(self, file: BinaryIO) -> None: ...
+
+    def make_directory(self, path: str) -> list[str]: ...
+
+    def move(self, source: str, target: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+
+class RecordInDoubtError(SnapshotError):
+    """Nobody knows whether the commit record was written."""
+
+
+def write_atomically(storage: Storage, directory: str, name: str, data: bytes) -> None:
+    """Write a small file that is there either whole or not at all; nothing may have its name."""
+    aside = storage.join(directory, f"{name}.part")
+    target = storage.join(directory, name)
+    file = storage.create(aside)
+    try:
+        file.write(data)
+        storage.close_durably(file)
+    except BaseException:
+        with suppress(Exception):
+            file.close()
+        with suppress(Exception):
+            storage.remove(aside)
+        raise
+    storage.move(aside, target)
+    storage.sync_directory(directory)
+
+
+def read_file(storage: Storage, path: str) -> bytes:
+    """A small file."""
+    with storage.open_read(path) as file:
+        parts = []
+        while part := file.read(BLOCK):
+            parts.append(part)
+        return b"".join(parts)
+
+
+class SnapshotDirectory:
+    """Files are written under names that no other snapshot, attempt or member uses.
+
+    Methods may block and raise ``OSError``, or whatever the storage raises.
+    """
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self.path = path
+
+    def clear(self) -> None:
+        """Make room: from now on it exists and is empty."""
+        entries = self._storage.entries(self.path)
+        if entries is None:
+            self._storage.make_directory(self.path)
+            return
+        # The record first: without it the rest means nothing.
+        for entry in sorted(entries, key=lambda e: not e.name.endswith(RECORD_SUFFIX)):
+            self._storage.remove(self._storage.join(self.path, entry.name))
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        self._storage.remove_tree(self.path)
+
+    # --- State files ------------------------------------------------------------------------
+
+    def create(self, name: str) -> BinaryIO:
+        """A new state file, to be closed with :meth:`close_durably`."""
+        return self._storage.create(self._storage.join(self.path, name))
+
+    def close_durably(self, file: BinaryIO) -> None:
+        """What was written to the file survives a crash."""
+        self._storage.close_durably(file)
+
+    def discard(self, name: str) -> None:
+        """Remove a file that is of no use, if that is possible."""
+        with suppress(Exception):
+            self._storage.remove(self._storage.join(self.path, name))
+
+    def chunks(self, file: StateFile) -> Iterator[Chunk]:
+        """What is in a state file; raises :class:`SnapshotError` where it is damaged."""
+        path = self._storage.join(self.path, file.name)
+        try:
+            with self._open(path) as opened:
+                yield from read_state_file(opened, path)
+        except FileNotFoundError as error:
+            raise SnapshotError(f"{path} is missing") from error
+
+    def _open(self, path: str) -> BinaryIO:
+        raw = self._storage.open_read(path)
+        # Local files come unbuffered; chunks have small headers.
+        return io.BufferedReader(raw, BLOCK) if isinstance(raw, io.RawIOBase) else raw
+
+    # --- Records ----------------------------------------------------------------------------
+
+    def write_record(self, record: SnapshotRecord) -> None:
+        """The decision point: from here on the snapshot counts.
+
+        If it raises, the record is not there; unless it raises :class:`RecordInDoubtError`.
+        """
+        name = f"{record.snapshot_id:08d}-{record.epoch:04d}{RECORD_SUFFIX}"
+        path = self._storage.join(self.path, name)
+        try:
+            write_atomically(self._storage, self.path, name, record.to_bytes())
+        except Exception as error:
+            if not self._is_gone(name):
+                raise RecordInDoubtError(f"{path} may have been written: {error}") from error
+            raise
+
+    def _is_gone(self, name: str) -> bool:
+        """Remove the record; true if it is certainly not there."""
+        try:
+            entries = self._storage.entries(self.path)
+            if entries is None:
+                return True
+            if any(entry.name == name for entry in entries):
+                self._storage.remove(self._storage.join(self.path, name))
+                self._storage.sync_directory(self.path)
+        except Exception:
+            return False
+        return True
+
+    def records(self) -> Iterator[SnapshotRecord | SnapshotError]:
+        """All that can be read, and an error for each that cannot."""
+        for entry in self._storage.entries(self.path) or ():
+            if not entry.name.endswith(RECORD_SUFFIX):
+                continue
+            path = self._storage.join(self.path, entry.name)
+            try:
+                yield SnapshotRecord.from_bytes(read_file(self._storage, path), path)
+            except UnknownFormatError:
+                raise
+            except SnapshotError as error:
+                yield error
+            except Exception as error:
+                yield SnapshotError(f"{path} cannot be read: {type(error).__name__}: {error}")
+
+    def verify(self, record: SnapshotRecord) -> None:
+        """Read all files; raises :class:`SnapshotError` if any is missing or damaged."""
+        for file in record.files:
+            path = self._storage.join(self.path, file.name)
+            size = crc = 0
+            try:
+                with self._storage.open_read(path) as opened:
+                    while block := opened.read(BLOCK):
+                        size += len(block)
+                        crc = crc32(block, crc)
+            except FileNotFoundError as error:
+                raise SnapshotError(f"{path} is missing") from error
+            except Exception as error:
+                raise SnapshotError(
+                    f"{path} cannot be read: {type(error).__name__}: {error}"
+                ) from error
+            if size != file.size:
+                raise SnapshotError(f"{path} is damaged: it has {size:,} bytes, not {file.size:,}")
+            if crc != file.crc32:
+                raise SnapshotError(f"{path} is damaged: it has another checksum")
+
+    def copy_to(self, target: SnapshotDirectory, record: SnapshotRecord) -> None:
+        """Copy the files of a snapshot; the record is for the caller to write."""
+        for file in record.files:
+            source = self._storage.join(self.path, file.name)
+            with self._storage.open_read(source) as opened:
+                copy = target.create(file.name)
+                try:
+                    while block := opened.read(BLOCK):
+                        copy.write(block)
+                finally:
+                    target.close_durably(copy)

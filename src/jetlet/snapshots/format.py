@@ -1,0 +1,257 @@
+"""What is in the files of a snapshot: state files and the commit record.
+
+A **state file** is written by one member, front to back::
+
+    magic, version, header                  JSON: snapshot, epoch, member, names of the vertices
+    chunk*                                  kind, vertex, processor, entries, bytes, CRC-32; payload
+    end                                     a chunk without payload that counts the others
+
+The payload of a chunk of state is one pickled list of ``(key, value)`` after the other. Keys have
+partitions, which do not depend on who saved them: so whoever restores a job finds its own entries,
+whatever the number of members or processors was. They are not stored, since finding them takes
+several times as long as pickling, and jobs are saved far more often than they are restored.
+
+The **record** says that the snapshot counts. It names every file with its size and checksum, so
+nothing of it can be cut off, changed or lost without being noticed. It is JSON with a checksum of
+its own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO
+from zlib import crc32
+
+from jetlet.errors import SnapshotError
+
+FORMAT_VERSION = 1
+MAGIC = b"jetlet state\n"
+STATE, REPORTS, END = range(3)
+"""Kinds of chunks. Reports are what a processor that has ended had told the submitting process."""
+
+_PREFIX = struct.Struct("<HII")  # version, length and CRC-32 of the header
+_CHUNK = struct.Struct("<BHIIII")  # kind, vertex, processor, entries, bytes, CRC-32
+MAX_CHUNK = 1 << 31
+
+
+class UnknownFormatError(SnapshotError):
+    """Written by another version of Jetlet: not damaged, so no reason to use an older one."""
+
+
+def _check_version(version: int, name: str) -> None:
+    if version != FORMAT_VERSION:
+        raise UnknownFormatError(
+            f"{name} has format {version}, and this version of Jetlet reads {FORMAT_VERSION}: "
+            f"run it with the version that wrote it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Entries of one processor, as they are in a file."""
+
+    kind: int
+    vertex: str
+    processor: int
+    """Its index in the whole job."""
+    entries: int
+    payload: bytes
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """The entries, unpickled."""
+        entries: list[tuple[Any, Any]] = []
+        data = io.BytesIO(self.payload)
+        while data.tell() < len(self.payload):
+            entries += pickle.load(data)
+        return entries
+
+
+def dump(value: Any) -> bytes:
+    """Pickle; by value what another process could not import."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        import cloudpickle
+
+        data: bytes = cloudpickle.dumps(value, protocol=5)
+        return data
+
+
+# --- State files ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file as the record names it."""
+
+    name: str
+    size: int
+    crc32: int
+
+
+class StateFileWriter:
+    """Writes chunks to an open file. Used by one thread; may block."""
+
+    def __init__(self, file: BinaryIO, name: str, header: Mapping[str, Any]) -> None:
+        self._file = file
+        self._name = name
+        self._size = self._crc = self._chunks = 0
+        self._vertices: dict[str, int] = {v: n for n, v in enumerate(header["vertices"])}
+        text = json.dumps(header).encode()
+        self._write(MAGIC + _PREFIX.pack(FORMAT_VERSION, len(text), crc32(text)) + text)
+
+    def write(self, chunk: Chunk) -> None:
+        """Append a chunk."""
+        self._chunks += 1
+        payload = chunk.payload
+        self._write(
+            _CHUNK.pack(
+                chunk.kind,
+                self._vertices[chunk.vertex],
+                chunk.processor,
+                chunk.entries,
+                len(payload),
+                crc32(payload),
+            )
+        )
+        self._write(payload)
+
+    def end(self) -> StateFile:
+        """Write the end and say what the record has to say. The file is not closed."""
+        self._write(_CHUNK.pack(END, 0, 0, self._chunks, 0, 0))
+        return StateFile(self._name, self._size, self._crc)
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._size += len(data)
+        self._crc = crc32(data, self._crc)
+
+
+def read_state_file(file: BinaryIO, name: str) -> Iterator[Chunk]:
+    """The chunks of a file; raises :class:`SnapshotError` where it is damaged."""
+    header = _read_header(file, name)
+    vertices: Sequence[str] = header["vertices"]
+    count = 0
+    while True:
+        kind, vertex, processor, entries, size, crc = _CHUNK.unpack(
+            _read_exactly(file, _CHUNK.size, name)
+        )
+        if kind == END:
+            if entries != count:
+                raise SnapshotError(f"{name} is damaged: it has {count} chunks and not {entries}")
+            return
+        if kind > END or vertex >= len(vertices) or size > MAX_CHUNK:
+            raise SnapshotError(f"{name} is damaged: chunk {count} makes no sense")
+        payload = _read_exactly(file, size, name)
+        if crc32(payload) != crc:
+            raise SnapshotError(f"{name} is damaged: chunk {count} has another checksum")
+        count += 1
+        yield Chunk(kind, vertices[vertex], processor, entries, payload)
+
+
+def _read_header(file: BinaryIO, name: str) -> Mapping[str, Any]:
+    if _read_exactly(file, len(MAGIC), name) != MAGIC:
+        raise SnapshotError(f"{name} is damaged: it does not begin as a state file does")
+    version, length, crc = _PREFIX.unpack(_read_exactly(file, _PREFIX.size, name))
+    _check_version(version, name)
+    if length > MAX_CHUNK:
+        raise SnapshotError(f"{name} is damaged: a header of {length:,} bytes")
+    text = _read_exactly(file, length, name)
+    if crc32(text) != crc:
+        raise SnapshotError(f"{name} is damaged: its header has another checksum")
+    header: Mapping[str, Any] = json.loads(text)
+    return header
+
+
+def _read_exactly(file: BinaryIO, size: int, name: str) -> bytes:
+    data = file.read(size)
+    while len(data) < size:
+        more = file.read(size - len(data))
+        if not more:
+            raise SnapshotError(f"{name} is damaged: it ends too early")
+        data += more
+    return data
+
+
+# --- The record -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VertexState:
+    """What a snapshot has of one vertex."""
+
+    processors: int
+    """How many there were in the whole job."""
+    entries: int = 0
+    bytes: int = 0
+    schema_version: int = 1
+    ended: tuple[int, ...] = ()
+    """Processors that had completed."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if all of them had."""
+        return len(self.ended) == self.processors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRecord:
+    """The commit record of a snapshot."""
+
+    snapshot_id: int
+    epoch: int
+    """The attempt that took it."""
+    job_name: str
+    job_id: str
+    members: int
+    partition_count: int
+    began_ms: int
+    """Milliseconds since 1970."""
+    ended_ms: int
+    is_terminal: bool = False
+    name: str | None = None
+    """Of an export."""
+    files: tuple[StateFile, ...] = ()
+    vertices: Mapping[str, VertexState] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later attempts, and later snapshots of an attempt, have a higher one."""
+        return (self.epoch, self.snapshot_id)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        values = {"format": FORMAT_VERSION, **asdict(self)}
+        return json.dumps({**values, "crc32": _checksum(values)}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> SnapshotRecord:
+        """The reverse; raises :class:`SnapshotError` if it is damaged."""
+        try:
+            values = json.loads(data)
+            if values.pop("crc32") != _checksum(values):
+                raise SnapshotError(f"{name} is damaged: it has another checksum")
+            _check_version(values.pop("format"), name)
+            values["files"] = tuple(StateFile(**file) for file in values["files"])
+            values["vertices"] = {
+                vertex: VertexState(**{**state, "ended": tuple(state["ended"])})
+                for vertex, state in values["vertices"].items()
+            }
+            return cls(**values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SnapshotError(f"{name} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    """Of the content, however it is laid out."""
+    return crc32(json.dumps(values, sort_keys=True).encode())

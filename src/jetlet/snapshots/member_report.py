@@ -1,0 +1,36 @@
+"""MemberReport: what a member has to say of its part in a snapshot. Plain data that can travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jetlet.snapshots.format import Chunk, StateFile
+
+
+@dataclass(frozen=True, slots=True)
+class EndedProcessor:
+    """A processor that has completed: it is not run again when the job is restored."""
+
+    vertex: str
+    processor: int
+    """Its index in the whole job."""
+    reports: bytes | None = None
+    """What it told the submitting process, as a pickled list."""
+    state: tuple[Chunk, ...] = ()
+    """Where a source has ended. Other processors may be the ones to read on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """Phase 1 is over on a member."""
+
+    error: str | None = None
+    file: StateFile | None = None
+    """``None`` if it has no state."""
+    vertices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Entries and bytes by vertex."""
+    schema_versions: Mapping[str, int] = field(default_factory=dict)
+    """By vertex, where it is not 1."""
+    ended: tuple[EndedProcessor, ...] = ()
+    """All of this member that have completed so far."""

@@ -1,0 +1,90 @@
+"""StateSink: turns the state of one processor into chunks, at the moment it is offered."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jetlet.core.items import BroadcastKey
+from jetlet.core.partitioning import stable_hash
+from jetlet.errors import SnapshotError
+from jetlet.snapshots.format import STATE, Chunk, dump
+
+CHUNK_SIZE = 256 * 1024
+"""Bytes after which a chunk is handed over."""
+
+Entry = tuple[Any, Any]
+"""Key and value."""
+
+
+class StateSink:
+    """Serialises at once, since processors go on to change their state in place.
+
+    Used by the thread that calls the processor. ``put`` takes finished chunks and never blocks.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_pickles",
+        "_processor",
+        "_size",
+        "_vertex",
+        "is_full",
+        "put",
+    )
+
+    def __init__(
+        self,
+        vertex: str,
+        processor: int,
+        put: Callable[[Chunk], None],
+        is_full: Callable[[], bool],
+    ) -> None:
+        self._vertex = vertex
+        self._processor = processor
+        self.put = put
+        self.is_full = is_full
+        """True if too much waits to be written: offer again later."""
+        self._pickles: list[bytes] = []
+        self._entries = self._size = 0
+
+    def add(self, entries: Sequence[Entry]) -> int:
+        """Take entries; returns how many bytes they have become."""
+        if not entries:
+            return 0
+        # Who restores it goes by the hash of the key: going by the first of them, it has one.
+        key = entries[0][0]
+        stable_hash(key.key if isinstance(key, BroadcastKey) else key)
+        try:
+            data = dump(list(entries))
+        except Exception as error:
+            raise _unpicklable(entries, error) from error
+        self._pickles.append(data)
+        self._entries += len(entries)
+        self._size += len(data)
+        if self._size >= CHUNK_SIZE:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        if not self._pickles:
+            return
+        payload = b"".join(self._pickles)
+        self.put(Chunk(STATE, self._vertex, self._processor, self._entries, payload))
+        self._pickles = []
+        self._entries = self._size = 0
+
+
+def _unpicklable(entries: Sequence[Entry], error: Exception) -> SnapshotError:
+    for key, value in entries:
+        try:
+            dump((key, value))
+        except Exception as e:
+            return SnapshotError(
+                f"the state of key {reprlib.repr(key)} cannot be pickled: it is "
+                f"{reprlib.repr(value)}: {type(e).__name__}: {e}"
+            )
+    # Each alone can: then it is something like memory.
+    return SnapshotError(f"the state cannot be pickled: {type(error).__name__}: {error}")

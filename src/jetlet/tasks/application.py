@@ -1,0 +1,234 @@
+"""TaskApplication: tasks, what they read and write, and how they are run.
+
+::
+
+    app = TaskApplication(
+        "page-views",
+        PageViews,
+        systems={"log": systems.log("data")},
+        inputs=["log.page-views"],
+        outputs=["log.counts"],
+        stores={"counts": stores.sqlite("state")},
+        checkpoints=checkpoints.in_directory("checkpoints"),
+        config=TaskConfig(window_interval=10.0),
+    )
+
+    with EmbeddedEngine() as engine:
+        engine.submit(app).join()
+
+or ``jetlet run FILE:app``. Each member of the engine is a container and has its share of the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jetlet.core.dag import DAG
+from jetlet.core.edge import from_
+from jetlet.core.processor import ProcessorContext
+from jetlet.errors import InvalidArgumentError
+from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tasklet_supplier import TaskletSupplier
+from jetlet.jobs.config import JobConfig
+from jetlet.jobs.job import Job
+from jetlet.tasks.assignment import TaskAssignment, assign_tasks
+from jetlet.tasks.config import TaskConfig
+from jetlet.tasks.envelope import SystemStream, SystemStreamPartition
+from jetlet.tasks.storage import CheckpointFactory, StoreFactory
+from jetlet.tasks.system import EARLIEST, LATEST, System
+from jetlet.tasks.task import task_factory
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A stream that tasks read."""
+
+    stream: str
+    """``"system.stream"``, such as ``"log.page-views"``."""
+    partitions: Sequence[int] | None = None
+    """All of them by default."""
+    start: str = EARLIEST
+    """Where to begin without a checkpoint: at the ``"earliest"`` or at the ``"latest"`` message."""
+    priority: int = 0
+    """Messages of inputs with a higher one go first."""
+    bootstrap: bool = False
+    """Read it up to what is now its end before anything of other inputs."""
+    broadcast: bool = False
+    """Give every task all of it, and not each a part."""
+
+    def __post_init__(self) -> None:
+        if self.start not in (EARLIEST, LATEST):
+            raise InvalidArgumentError(
+                f"Input({self.stream!r}, start={self.start!r}): write {EARLIEST!r} or {LATEST!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A stream that tasks write."""
+
+    stream: str
+    partitions: int | None = None
+    """Of a stream that is to be made; by default as many as there are tasks."""
+
+
+class TaskApplication:
+    """Tasks over streams; submit it to an engine.
+
+    :param task: a class with a ``process`` method, a function of ``(envelope, collector,
+        coordinator)``, or a function without arguments that makes a task. Each task is one of its
+        own.
+    :param systems: what the names before the dot in inputs and outputs mean.
+    :param checkpoints: where it is kept how far each task has come. Without it, every run begins
+        anew.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Any,
+        *,
+        systems: Mapping[str, System],
+        inputs: Iterable[str | Input],
+        outputs: Iterable[str | Output] = (),
+        stores: Mapping[str, StoreFactory] | None = None,
+        checkpoints: CheckpointFactory | None = None,
+        config: TaskConfig | None = None,
+    ) -> None:
+        if not name:
+            raise InvalidArgumentError("TaskApplication(''): write a name")
+        self.name = name
+        self.make_task: Callable[[], Any] = task_factory(task)
+        self.systems = dict(systems)
+        self.inputs = tuple(Input(i) if isinstance(i, str) else i for i in _several(inputs))
+        self.outputs = tuple(Output(o) if isinstance(o, str) else o for o in _several(outputs))
+        self.stores = dict(stores or {})
+        self.checkpoints = checkpoints
+        self.config = config or TaskConfig()
+        self._check()
+        if isinstance(task, type):
+            check_window(name, task, self.config)
+
+    def _check(self) -> None:
+        if not self.inputs:
+            raise InvalidArgumentError(
+                f"TaskApplication({self.name!r}): it has no inputs; write inputs=['system.stream']"
+            )
+        for system, what in self.systems.items():
+            if "." in system or not system:
+                raise InvalidArgumentError(
+                    f"TaskApplication({self.name!r}): systems={{{system!r}: {what!r}}}: write a "
+                    f"name without a dot, such as {{'log': systems.log('data')}}"
+                )
+        for each in (*self.inputs, *self.outputs):
+            self.system_stream(each.stream)
+        names = [each.stream for each in self.inputs]
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                f"TaskApplication({self.name!r}): an input is there twice: {', '.join(names)}"
+            )
+
+    def system_stream(self, stream: str) -> SystemStream:
+        """The system and the stream of ``"system.stream"``."""
+        system, dot, name = str(stream).partition(".")
+        if not dot or not name or system not in self.systems:
+            known = ", ".join(self.systems) or "none"
+            raise InvalidArgumentError(
+                f"TaskApplication({self.name!r}): {stream!r}: write 'system.stream', with one of "
+                f"its systems ({known})"
+            )
+        return SystemStream(system, name)
+
+    def plan(self, *, default_parallelism: int = 1) -> DAG:
+        """What an engine runs: the container as a vertex, with its streams around it."""
+        dag = DAG(self.name)
+        container = dag.new_vertex(self.name, ContainerSupplier(self), 1)
+        for ordinal, each in enumerate(self.inputs):
+            source = dag.new_vertex(each.stream, StreamVertex(), 1)
+            dag.edge(from_(source).to(container, ordinal))
+        for ordinal, output in enumerate(self.outputs):
+            sink = dag.new_vertex(self.output_vertex(output.stream), StreamVertex(), 1)
+            dag.edge(from_(container, ordinal).to(sink))
+        return dag
+
+    def output_vertex(self, stream: str) -> str:
+        """The name of an output in the plan, which cannot have a stream go in circles."""
+        return f"{stream} (out)" if stream in {each.stream for each in self.inputs} else stream
+
+    def assignments(self) -> list[TaskAssignment]:
+        """All tasks of all containers. Asks the systems how many partitions there are."""
+        owned: list[SystemStreamPartition] = []
+        shared: list[SystemStreamPartition] = []
+        for each in self.inputs:
+            system, stream = self.system_stream(each.stream)
+            count = self.systems[system].partition_count(stream)
+            numbers = range(count) if each.partitions is None else each.partitions
+            if unknown := [n for n in numbers if n not in range(count)]:
+                raise InvalidArgumentError(
+                    f"Input({each.stream!r}, partitions={list(numbers)}): it has no partition "
+                    f"{unknown[0]!r}; write numbers from 0 to {count - 1}"
+                )
+            (shared if each.broadcast else owned).extend(
+                SystemStreamPartition(system, stream, number) for number in numbers
+            )
+        if not owned:
+            raise InvalidArgumentError(
+                f"TaskApplication({self.name!r}): there is a task for each partition of inputs "
+                f"that are not broadcast, and there are none"
+            )
+        return assign_tasks(owned, self.config.grouping, shared)
+
+    def run(self, config: JobConfig | None = None, **engine_options: Any) -> Job:
+        """Run in this process until it ends, and return the job; ``members=N`` and other options
+        are those of :class:`~jetlet.EmbeddedEngine`.
+        """
+        from jetlet import running
+
+        return running.run(self, "embedded", config, **engine_options)
+
+    def __repr__(self) -> str:
+        return f"TaskApplication({self.name!r})"
+
+
+def check_window(name: str, task: Any, config: TaskConfig) -> None:
+    """Refuse a task whose ``window`` would never be called."""
+    if config.window_interval is None and callable(getattr(task, "window", None)):
+        raise InvalidArgumentError(
+            f"TaskApplication({name!r}): the task has a method 'window': write "
+            f"config=TaskConfig(window_interval=...), the seconds between two calls"
+        )
+
+
+class StreamVertex(TaskletSupplier):
+    """A stream in the drawing of an application: the container's consumers and producers run it."""
+
+
+class ContainerSupplier(TaskletSupplier):
+    """Makes the tasklets of a container: its event loop and its consumers."""
+
+    def __init__(self, application: TaskApplication) -> None:
+        self._application = application
+        self._assignments: list[TaskAssignment] = []
+
+    def prepare(self, total_parallelism: int) -> None:
+        app = self._application
+        self._assignments = app.assignments()
+        for output in app.outputs:
+            system, stream = app.system_stream(output.stream)
+            app.systems[system].prepare_output(
+                stream, output.partitions, default=len(self._assignments)
+            )
+
+    def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
+        from jetlet.tasks.container_tasklet import ContainerTasklet
+
+        tasklet = ContainerTasklet(self._application, self._assignments, context)
+        return [tasklet, *tasklet.container.consumers.values()]
+
+
+def _several(given: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(given, str):
+        raise InvalidArgumentError(f"{given!r}: write a list of streams, such as [{given!r}]")
+    return tuple(given)

@@ -1,0 +1,132 @@
+"""Stages with a key on streams: what is accepted, what is refused, and what to write instead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet.errors import InvalidArgumentError, MissingTimestampsError
+from jetlet.testing import Timed, scripted_stream
+
+
+@pytest.fixture
+def numbers():
+    return Pipeline("p").read_from(sources.items(range(5)))
+
+
+@pytest.fixture
+def timed(numbers):
+    return numbers.add_timestamps(lambda n: n, 0)
+
+
+@pytest.fixture
+def keyed(timed):
+    return timed.grouping_key(abs)
+
+
+EXPIRING = {
+    "map_stateful": lambda s, **o: s.map_stateful(list, max, **o),
+    "filter_stateful": lambda s, **o: s.filter_stateful(list, max, **o),
+    "flat_map_stateful": lambda s, **o: s.flat_map_stateful(list, max, **o),
+    "rolling_aggregate": lambda s, **o: s.rolling_aggregate(agg.counting(), **o),
+}
+
+
+@pytest.mark.parametrize("method", EXPIRING)
+class TestTimeToLive:
+    def test_it_is_a_duration(self, keyed, method):
+        late = sinks.collect()
+        for ttl in (5000, timedelta(seconds=5)):
+            transform = EXPIRING[method](keyed, ttl=ttl, late=late)._transform
+            assert (transform.ttl, transform.late) == (5000, late)
+        assert EXPIRING[method](keyed)._transform.ttl is None
+        with pytest.raises(InvalidArgumentError, match=f"{method}: ttl is a duration"):
+            EXPIRING[method](keyed, ttl=1.5)
+        with pytest.raises(InvalidArgumentError, match=f"{method}: ttl must be at least 1 ms"):
+            EXPIRING[method](keyed, ttl=0)
+
+    def test_it_needs_timestamps(self, numbers, method):
+        with pytest.raises(MissingTimestampsError, match=r"write \.add_timestamps\("):
+            EXPIRING[method](numbers.grouping_key(abs), ttl=5000)
+        stream = scripted_stream([1])
+        stage = numbers._pipeline.read_from(stream).without_timestamps().grouping_key(abs)
+        EXPIRING[method](stage)
+        with pytest.raises(MissingTimestampsError, match="a time-to-live needs them"):
+            EXPIRING[method](stage, ttl=5000)
+
+    def test_late_items_go_to_a_sink_and_only_with_it(self, keyed, method):
+        with pytest.raises(InvalidArgumentError, match="late takes a sink"):
+            EXPIRING[method](keyed, ttl=1, late=print)
+        with pytest.raises(InvalidArgumentError, match="late is of use only with a time-to-live"):
+            EXPIRING[method](keyed, late=sinks.noop())
+
+    def test_what_is_done_at_the_end_of_it_is_a_function(self, keyed, method):
+        if method == "rolling_aggregate":
+            return
+        transform = EXPIRING[method](keyed, ttl=1, on_evict=print)._transform
+        assert transform.on_evict is print
+        with pytest.raises(InvalidArgumentError, match="a function of state, key and time"):
+            EXPIRING[method](keyed, ttl=1, on_evict=5)
+        with pytest.raises(InvalidArgumentError, match=r"write .*ttl=60_000, on_evict=..."):
+            EXPIRING[method](keyed, on_evict=print)
+
+    def test_results_have_timestamps(self, keyed, method):
+        assert EXPIRING[method](keyed, ttl=1).has_timestamps
+
+
+class TestIntervalJoin:
+    def test_bounds_are_durations_on_either_side(self, keyed):
+        late = sinks.collect()
+        stage = keyed.interval_join(keyed, timedelta(seconds=-1), 500, max, late=late, name="j")
+        transform = stage._transform
+        assert (transform.lower, transform.upper) == (-1000, 500)
+        assert (transform.to_output, transform.late, stage.name) == (max, late, "j")
+        assert stage.has_timestamps
+        with pytest.raises(InvalidArgumentError, match="interval_join: lower is a duration"):
+            keyed.interval_join(keyed, 0.5, 1)
+        with pytest.raises(InvalidArgumentError, match=r"write .*lower=-5, upper=5"):
+            keyed.interval_join(keyed, 5, -5)
+
+    def test_both_stages_have_keys_and_timestamps(self, numbers, timed, keyed):
+        plain = numbers.grouping_key(abs)
+        for one, other in ((keyed, plain), (plain, keyed)):
+            with pytest.raises(MissingTimestampsError, match="an interval join needs them"):
+                one.interval_join(other, 0, 1)
+        with pytest.raises(InvalidArgumentError, match=r"other\.grouping_key\(lambda item"):
+            keyed.interval_join(timed, 0, 1)
+        with pytest.raises(AttributeError, match=r"\.grouping_key\(key_fn\)\.interval_join\("):
+            timed.interval_join(keyed, 0, 1)
+
+    def test_other_arguments_are_checked(self, keyed):
+        with pytest.raises(InvalidArgumentError, match="to_output=lambda item, other"):
+            keyed.interval_join(keyed, 0, 1, 5)
+        with pytest.raises(InvalidArgumentError, match="late takes a sink"):
+            keyed.interval_join(keyed, 0, 1, late=5)
+        with pytest.raises(InvalidArgumentError, match="on_error must be"):
+            keyed.interval_join(keyed, 0, 1, on_error="ignore")
+        with pytest.raises(InvalidArgumentError, match="local_parallelism"):
+            keyed.interval_join(keyed, 0, 1, local_parallelism=0)
+
+    def test_stages_of_another_pipeline_are_refused(self, keyed):
+        other = Pipeline("other").read_from(sources.items([1])).add_timestamps(lambda n: n, 0)
+        with pytest.raises(InvalidArgumentError, match="pipeline"):
+            keyed.interval_join(other.grouping_key(abs), 0, 1)
+
+    def test_a_stream_may_be_joined_with_bounded_input(self, keyed):
+        stream = keyed._stage._pipeline.read_from(scripted_stream([Timed(1, 1)]))
+        stage = stream.with_native_timestamps().grouping_key(abs).interval_join(keyed, 0, 1)
+        assert stage.is_stream
+
+
+def test_what_works_in_windows_only_says_so(timed, keyed):
+    with pytest.raises(AttributeError, match=r"\.window\(windows.tumbling\(1000\)\)\.left_join\("):
+        keyed.left_join(keyed)
+    with pytest.raises(AttributeError, match=r"\.grouping_key\(key_fn\)\.window\(.*\)\.inner_join"):
+        timed.inner_join(keyed)
+    with pytest.raises(AttributeError, match=r"a stage has no 'melt'$"):
+        timed.melt()
+    with pytest.raises(AttributeError, match=r"write \.map\(...\) before grouping_key"):
+        keyed.map(abs)
+    keyed.window(windows.tumbling(1)).left_join(keyed)

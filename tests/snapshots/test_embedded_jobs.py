@@ -1,0 +1,589 @@
+"""Jobs in this process that take snapshots, are stopped in many ways, and go on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from functools import partial
+
+import pytest
+
+from jetlet import EmbeddedEngine, JobConfig, JobStatus
+from jetlet.connectors.storage import LocalStorage
+from jetlet.core import DAG, Processor, Vertex, between, from_
+from jetlet.errors import (
+    InvalidArgumentError,
+    JobCancelledError,
+    JobFailedError,
+    JobStateError,
+    RestartableError,
+    SnapshotError,
+)
+
+COUNT = 20_000
+
+
+@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+def engine(request):
+    with EmbeddedEngine(workers=request.param) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("jetlet")]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A configuration with a directory of the test's own."""
+
+    def make(**settings):
+        settings.setdefault("processing_guarantee", "exactly-once")
+        settings.setdefault("snapshot_interval", 0.005)
+        settings.setdefault("restart_pause", 0.001)
+        return JobConfig(snapshot_dir=str(tmp_path / "state"), **settings)
+
+    return make
+
+
+def taken(job):
+    return job.metrics().snapshots["taken"]
+
+
+def take_some(kit, job, count=2):
+    """Wait until the job has taken so many snapshots more."""
+    before = taken(job)
+    kit.eventually(lambda: taken(job) >= before + count or job.status.is_final)
+
+
+def check_exact(ledger, kit, count=COUNT):
+    assert sorted((key, n) for key, n, _ in ledger.items) == kit.counted(count)
+    assert sorted(item for _, _, item in ledger.items) == list(range(count))
+
+
+# --- Going on ---------------------------------------------------------------------------------
+
+
+def test_job_that_is_not_disturbed_completes(engine, kit, config):
+    ledger = kit.Ledger()
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), hook=ledger)
+    job = engine.submit(dag, config())
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert job.status is JobStatus.COMPLETED
+    assert job.metrics().snapshots["failed"] == 0
+    assert ledger.calls == ["begin", "commit"]
+
+
+def test_suspended_job_goes_on_where_it_was(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(1000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    for limit in (3000, 7000, None):
+        job.suspend()
+        assert job.status is JobStatus.SUSPENDED
+        assert job.metrics().snapshots["failed"] == 0
+        before = len(ledger.items)
+        with pytest.raises(TimeoutError, match="is still suspended"):
+            job.join(0.01)
+        assert len(ledger.items) == before
+        tap.limit = limit
+        job.resume()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert ledger.calls == ["begin", "commit"]
+
+
+def test_all_output_is_committed_when_a_job_is_suspended(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(1000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(snapshot_interval=1000.0))
+    kit.eventually(lambda: "counts" in job.metrics() and job.metrics()["counts"].received == 1000)
+    assert ledger.items == []
+    job.suspend()
+    check_exact(ledger, kit, 1000)
+    job.cancel()
+
+
+def test_restarted_job_goes_on_where_it_was(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(1000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    for limit in (3000, 7000, None):
+        job.restart()
+        tap.limit = limit
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_ten_restarts_with_a_snapshot_each_few_milliseconds(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap()
+    steps = random.Random(7)
+    tap.failing_at = {
+        steps.randrange(COUNT * 5): RestartableError(f"number {n}") for n in range(10)
+    }
+    dag = kit.counting_dag(COUNT * 5, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(snapshot_interval=0.001, max_restarts=10))
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit, COUNT * 5)
+    assert job.metrics().snapshots["restarts"] == 10
+    assert ledger.calls == ["begin", "commit"]
+
+
+def test_at_least_once_loses_nothing(engine, kit, config):
+    items, tap = [], kit.Tap()
+    tap.failing_at = {n: RestartableError(f"number {n}") for n in range(1000, COUNT, 5000)}
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag(items), tap=tap)
+    job = engine.submit(dag, config(processing_guarantee="at-least-once"))
+    job.join(kit.PROMPT)
+    assert {item for _, _, item in items} == set(range(COUNT))
+
+
+def test_without_a_guarantee_a_job_can_be_suspended(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(1000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(processing_guarantee="none"))
+    job.suspend()
+    assert taken(job) == 1, "only on request"
+    tap.open()
+    job.resume()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+# --- Failing ----------------------------------------------------------------------------------
+
+
+def test_failure_that_a_restart_cannot_cure_ends_the_job(engine, kit, config):
+    tap = kit.Tap()
+    tap.failing_at = {5000: ValueError("bad")}
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=tap)
+    job = engine.submit(dag, config())
+    with pytest.raises(JobFailedError, match="bad"):
+        job.join(kit.PROMPT)
+    assert job.metrics().snapshots["restarts"] == 0
+
+
+def test_restarts_have_a_limit(engine, kit, config):
+    class Doomed(Processor):
+        def complete(self):
+            raise RestartableError("no luck")
+
+    dag = DAG("doomed")
+    dag.new_vertex("doomed", Doomed, 1)
+    job = engine.submit(dag, config(max_restarts=3))
+    with pytest.raises(RestartableError, match="no luck"):
+        job.join(kit.PROMPT)
+    assert job.metrics().snapshots["restarts"] == 3
+
+
+def test_without_a_guarantee_there_is_no_restart(engine, kit, config):
+    tap = kit.Tap()
+    tap.failing_at = {5000: RestartableError("lost")}
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=tap)
+    job = engine.submit(dag, config(processing_guarantee="none"))
+    with pytest.raises(RestartableError, match="lost"):
+        job.join(kit.PROMPT)
+
+
+def test_failed_job_is_suspended_if_that_is_wanted(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap()
+    tap.failing_at = {5000: ValueError("bad")}
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(suspend_on_failure=True))
+    kit.eventually(lambda: job.status is JobStatus.SUSPENDED)
+    assert "bad" in str(job.error)
+    job.resume()
+    job.join(kit.PROMPT)
+    assert job.error is None
+    check_exact(ledger, kit)
+
+
+def test_cancel_ends_a_suspended_job(engine, kit, config):
+    ledger = kit.Ledger()
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=kit.Tap(1000), hook=ledger)
+    job = engine.submit(dag, config())
+    job.suspend()
+    job.cancel()
+    assert job.status is JobStatus.FAILED
+    with pytest.raises(JobCancelledError):
+        job.join(kit.PROMPT)
+    assert ledger.calls == ["begin", "stop"]
+
+
+def test_job_can_be_cancelled_while_it_waits_to_be_restarted(engine, kit, config):
+    tap = kit.Tap()
+    tap.failing_at = {500: RestartableError("lost")}
+    job = engine.submit(
+        kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=tap),
+        config(restart_pause=1000.0, max_restart_pause=1000.0),
+    )
+    kit.eventually(lambda: job.status is JobStatus.NOT_RUNNING)
+    job.cancel()
+    assert job.status is JobStatus.FAILED
+
+
+def test_job_can_be_suspended_while_it_waits_to_be_restarted(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap()
+    tap.failing_at = {500: RestartableError("lost")}
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(restart_pause=1000.0, max_restart_pause=1000.0))
+    kit.eventually(lambda: job.status is JobStatus.NOT_RUNNING)
+    job.suspend()
+    assert job.status is JobStatus.SUSPENDED
+    job.resume()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+# --- Other processes --------------------------------------------------------------------------
+
+
+def test_job_goes_on_in_another_engine(kit, config):
+    ledger = kit.Ledger()
+    for limit in (2000, 6000, 11_000):
+        with EmbeddedEngine(workers=1) as engine:
+            dag = kit.counting_dag(
+                COUNT, lambda: kit.LedgerSink(ledger), tap=kit.Tap(limit), hook=ledger
+            )
+            job = engine.submit(dag, config())
+            take_some(kit, job)
+    with EmbeddedEngine(workers=1) as engine:
+        dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), hook=ledger)
+        job = engine.submit(dag, config())
+        job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert ledger.calls == ["begin", "stop", *["resume", "stop"] * 2, "resume", "commit"]
+
+
+def test_job_that_has_failed_goes_on_when_it_is_submitted_again(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    tap.failing_at = {9000: ValueError("bad")}
+    tap.open()
+    with pytest.raises(JobFailedError):
+        job.join(kit.PROMPT)
+    again = engine.submit(dag, config())
+    assert again.id == job.id, "it is the same run"
+    again.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_completed_job_begins_anew(engine, kit, config):
+    for _ in range(2):
+        items = []
+        dag = kit.counting_dag(COUNT, partial(kit.Bag, items))
+        engine.submit(dag, config()).join(kit.PROMPT)
+        assert sorted(item for _, _, item in items) == list(range(COUNT))
+
+
+def test_job_can_begin_anew_on_request(engine, kit, config):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000))
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    job.cancel()
+    ledger = kit.Ledger()
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), hook=ledger)
+    engine.submit(dag, config(start_fresh=True)).join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert ledger.calls[0] == "begin"
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_job_goes_on_with_another_parallelism(engine, kit, config, before, after):
+    ledger = kit.Ledger()
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=kit.Tap(5000), hook=ledger)
+    job = engine.submit(dag, config(default_parallelism=before))
+    take_some(kit, job)
+    job.cancel()
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), hook=ledger)
+    engine.submit(dag, config(default_parallelism=after)).join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_newer_attempt_elsewhere_ends_the_older_one(engine, kit, config):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000))
+    old = engine.submit(dag, config())
+    take_some(kit, old)
+    with EmbeddedEngine(workers=1) as other:
+        new = other.submit(
+            kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000)), config()
+        )
+        with pytest.raises(JobFailedError, match="another attempt at job 'counting' has begun"):
+            old.join(kit.PROMPT)
+        take_some(kit, new)
+        assert new.status is JobStatus.RUNNING
+
+
+# --- Exports ----------------------------------------------------------------------------------
+
+
+def test_job_starts_from_an_export(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(4000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    kit.eventually(lambda: "counts" in job.metrics() and job.metrics()["counts"].received == 4000)
+    job.export_snapshot("half")
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+    items = []
+    other = kit.counting_dag(COUNT, lambda: kit.Bag(items), name="other")
+    # The sink of the export is not there any more, and its transactions are not ours.
+    engine.submit(other, config(initial_snapshot="half")).join(kit.PROMPT)
+    assert sorted(item for _, _, item in items) == list(range(4000, COUNT))
+    assert sorted((k, n) for k, n, _ in items) == sorted(
+        set(kit.counted(COUNT)) - set(kit.counted(4000))
+    )
+
+
+def test_export_names_are_not_used_twice(engine, kit, config):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000))
+    job = engine.submit(dag, config())
+    job.export_snapshot("mine")
+    with pytest.raises(SnapshotError, match="choose another name"):
+        job.export_snapshot("mine")
+    job.suspend()
+    with pytest.raises(SnapshotError, match="choose another name"):
+        job.export_snapshot("mine")
+    job.export_snapshot("suspended")
+    job.cancel()
+
+
+def test_job_is_cancelled_and_goes_on_from_its_export(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(4000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config(name="old"))
+    kit.eventually(lambda: "counts" in job.metrics() and job.metrics()["counts"].received == 4000)
+    job.cancel_and_export_snapshot("end")
+    assert job.status is JobStatus.FAILED
+    with pytest.raises(JobCancelledError):
+        job.join(kit.PROMPT)
+    check_exact(ledger, kit, 4000)
+    tap.open()
+    engine.submit(dag, config(name="new", initial_snapshot="end")).join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_job_that_cannot_be_exported_is_suspended(engine, kit, config):
+    ledger, tap = kit.Ledger(), kit.Tap(4000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    job.export_snapshot("taken")
+    with pytest.raises(SnapshotError, match="choose another name"):
+        job.cancel_and_export_snapshot("taken")
+    assert job.status is JobStatus.SUSPENDED
+    tap.open()
+    job.resume()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_export_by_its_path(engine, kit, config, tmp_path):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000))
+    job = engine.submit(dag, config())
+    job.export_snapshot("mine")
+    job.cancel()
+    shutil.move(tmp_path / "state/exports/mine", tmp_path / "elsewhere")
+    tap = kit.Tap()
+    again = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=tap, name="again")
+    with pytest.raises(SnapshotError, match="no snapshot named 'mine'"):
+        engine.submit(again, config(initial_snapshot="mine"))
+    with pytest.raises(SnapshotError, match="there is no snapshot in"):
+        engine.submit(again, config(initial_snapshot=str(tmp_path / "nowhere")))
+    engine.submit(again, config(initial_snapshot=str(tmp_path / "elsewhere"))).join(kit.PROMPT)
+
+
+# --- Trouble with the directory -----------------------------------------------------------------
+
+
+@pytest.fixture
+def trouble(monkeypatch):
+    """Files that cannot be created while it is set to an error."""
+    current = {"error": None}
+    create = LocalStorage.create
+
+    def failing(self, path):
+        if current["error"] is not None and path.endswith(current.get("suffix", "")):
+            raise current["error"]
+        return create(self, path)
+
+    monkeypatch.setattr(LocalStorage, "create", failing)
+    return current
+
+
+@pytest.mark.parametrize("suffix", [".state", ".json.part"], ids=["state", "record"])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError("denied")], ids=str
+)
+def test_failed_snapshots_do_not_stop_the_job(engine, kit, config, trouble, error, suffix, caplog):
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    trouble.update(error=error, suffix=suffix)
+    before = job.metrics().snapshots["failed"]
+    kit.eventually(lambda: job.metrics().snapshots["failed"] >= before + 3)
+    assert str(error) in job.metrics().snapshots["last_error"]
+    assert "failed, the job goes on" in caplog.text
+    tap.limit = 10_000
+    trouble.update(error=None)
+    take_some(kit, job)
+    tap.failing_at = {12_000: RestartableError("lost")}
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_directory_that_vanishes_is_made_again(engine, kit, config, tmp_path):
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    for _ in range(3):
+        take_some(kit, job)
+        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    take_some(kit, job)
+    tap.failing_at = {12_000: RestartableError("lost")}
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_job_is_suspended_even_if_its_last_snapshot_fails(engine, kit, config, trouble):
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    trouble.update(error=OSError("full"), suffix=".state")
+    job.suspend()
+    assert job.status is JobStatus.SUSPENDED
+    trouble.update(error=None)
+    tap.open()
+    job.resume()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_directory_that_cannot_be_used_is_told_by_submit(engine, kit, config, tmp_path):
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(OSError):
+        engine.submit(kit.counting_dag(COUNT, lambda: kit.Bag([])), config())
+    assert engine.jobs == []
+
+
+# --- Wrong requests ---------------------------------------------------------------------------
+
+
+def test_job_without_snapshots_says_what_it_needs(engine, kit):
+    job = engine.submit(kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000)))
+    for ask in (job.suspend, job.resume, job.restart, lambda: job.export_snapshot("x")):
+        with pytest.raises(JobStateError, match="snapshot_dir"):
+            ask()
+    job.cancel()
+
+
+def test_requests_that_do_not_go_with_the_status_are_refused(engine, kit, config):
+    job = engine.submit(kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000)), config())
+    with pytest.raises(JobStateError, match="a suspended job can be resumed"):
+        job.resume()
+    job.suspend()
+    with pytest.raises(JobStateError, match="is suspended: a running job can be suspended"):
+        job.suspend()
+    with pytest.raises(JobStateError, match="is suspended: a running job can be restarted"):
+        job.restart()
+    job.cancel()
+    for ask in (job.suspend, job.resume, job.restart):
+        with pytest.raises(JobStateError, match="is failed"):
+            ask()
+
+
+def test_guarantee_without_a_directory_is_refused(engine, kit):
+    with pytest.raises(InvalidArgumentError, match="snapshot_dir="):
+        engine.submit(
+            kit.counting_dag(1, lambda: kit.Bag([])), JobConfig(processing_guarantee="exactly-once")
+        )
+
+
+# --- Processors that have ended -----------------------------------------------------------------
+
+
+def two_inputs(kit, ledger, hook, *, short, long, tap, bag):
+    """A short and a long input, joined in one sink; the short one has another sink, too."""
+    dag = DAG("two")
+    a = dag.new_vertex("short", lambda: kit.Numbers(short))
+    b = dag.new_vertex("long", lambda: kit.Numbers(long, tap))
+    write = dag.vertex(Vertex("write", lambda: kit.LedgerSink(ledger), hook=hook))
+    early = dag.vertex(Vertex("early", lambda: kit.LedgerSink(bag), hook=bag))
+    dag.edge(between(a, write))
+    dag.edge(from_(a, 1).to(early))
+    dag.edge(from_(b).to(write, 1))
+    return dag
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_processors_that_have_completed_are_not_run_again(engine, kit, config, after):
+    ledger, early, tap = kit.Ledger(), kit.Ledger(), kit.Tap(2000)
+    dag = two_inputs(kit, ledger, ledger, short=500, long=COUNT, tap=tap, bag=early)
+    job = engine.submit(dag, config(default_parallelism=2))
+    kit.eventually(lambda: "early" in job.metrics() and job.metrics()["early"].received == 500)
+    take_some(kit, job, 3)
+    job.cancel()
+    tap.open()
+    job = engine.submit(dag, config(default_parallelism=after))
+    job.join(kit.PROMPT)
+    assert sorted(ledger.items) == sorted([*range(500), *range(COUNT)])
+    assert sorted(early.items) == list(range(500)), "what it had reported is not forgotten"
+    assert job.metrics()["early"].calls == 0, "it was not run again"
+
+
+def test_source_that_has_ended_in_part_is_read_on_by_others(engine, kit, config):
+    """Of four partitions three have ended when the number of readers changes."""
+
+    class Uneven(kit.Numbers):
+        def complete(self):
+            done = super().complete()
+            # The processor with partition 0 waits at the tap, the others are through.
+            return done if 0 not in self._positions else done and tap.limit is None
+
+    ledger, tap = kit.Ledger(), kit.Tap(4000)
+    dag = DAG("uneven")
+    numbers = dag.new_vertex("numbers", lambda: Uneven(4000, tap))
+    write = dag.vertex(Vertex("write", lambda: kit.LedgerSink(ledger), hook=ledger))
+    dag.edge(between(numbers, write))
+    job = engine.submit(dag, config(default_parallelism=4))
+    kit.eventually(lambda: "write" in job.metrics() and job.metrics()["write"].received == 4000)
+    take_some(kit, job, 3)
+    job.cancel()
+    tap.open()
+    engine.submit(dag, config(default_parallelism=3)).join(kit.PROMPT)
+    assert sorted(ledger.items) == list(range(4000))
+
+
+# --- Edges of higher priority -----------------------------------------------------------------
+
+
+def test_no_snapshot_while_an_edge_of_higher_priority_is_drained(engine, kit, config):
+    """Otherwise it would wait for a barrier on an edge that is not read yet, for ever."""
+    first_tap, tap, ledger = kit.Tap(100), kit.Tap(3000), kit.Ledger()
+    dag = DAG("priority")
+    first = dag.new_vertex("first", lambda: kit.Numbers(1000, first_tap))
+    second = dag.new_vertex("second", lambda: kit.Numbers(COUNT, tap))
+    write = dag.vertex(Vertex("write", lambda: kit.LedgerSink(ledger), hook=ledger))
+    dag.edge(between(first, write).priority(-1))
+    dag.edge(from_(second).to(write, 1))
+    job = engine.submit(dag, config(snapshot_interval=0.001, default_parallelism=2))
+    kit.eventually(lambda: "write" in job.metrics() and job.metrics()["write"].received == 100)
+    assert taken(job) == 0
+    first_tap.open()
+    take_some(kit, job, 3)
+    job.restart()
+    tap.open()
+    job.join(kit.PROMPT)
+    assert sorted(ledger.items) == sorted([*range(1000), *range(COUNT)])

@@ -1,0 +1,359 @@
+"""Applications on an engine: jobs, members, restarts, failures, tasks beside a pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
+from jetlet.connectors.log import Log
+from jetlet.errors import (
+    JobCancelledError,
+    JobFailedError,
+    UnpicklableFunctionError,
+    UnsupportedFeatureError,
+)
+from jetlet.spark.engine import _check_bounded
+from jetlet.tasks import (
+    Scope,
+    TaskApplication,
+    TaskConfig,
+    TaskWrapper,
+    checkpoints,
+    stores,
+    systems,
+)
+
+PROMPT = 30.0
+
+
+class Copy:
+    """Sends what it gets, and ends the container after a message "stop"."""
+
+    def process(self, envelope, collector, coordinator):
+        if envelope.message == "stop":
+            coordinator.shutdown(Scope.ALL_TASKS)
+        else:
+            collector.send("s.out", envelope.message)
+
+
+async def copy_async(envelope, collector, coordinator):
+    await asyncio.sleep(0)
+    collector.send("s.out", envelope.message)
+
+
+class CopyLater:
+    def process_async(self, envelope, collector, coordinator, callback):
+        def complete():
+            collector.send("s.out", envelope.message)
+            callback.complete()
+
+        threading.Thread(target=complete).start()
+
+
+@pytest.fixture
+def engine():
+    with EmbeddedEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def memory():
+    memory = systems.in_memory()
+    memory.create("in", partitions=3)
+    memory.create("out", partitions=1)
+    return memory
+
+
+def application(task, system, **options):
+    options = {"systems": {"s": system}, "inputs": ["s.in"], "outputs": ["s.out"]} | options
+    return TaskApplication("app", task, **options)
+
+
+@pytest.mark.parametrize("task", [Copy, copy_async, CopyLater])
+@pytest.mark.parametrize(
+    "config",
+    [
+        TaskConfig(),
+        TaskConfig(max_concurrency=8),
+        TaskConfig(thread_pool_size=3),
+        TaskConfig(thread_pool_size=3, max_concurrency=4),
+        TaskConfig(is_cooperative=False),
+        TaskConfig(batch_size=5, queue_capacity=10),
+    ],
+    ids=["plain", "concurrent", "pool", "concurrent pool", "own thread", "narrow"],
+)
+def test_every_message_is_processed_once(engine, memory, task, config):
+    memory.send_all("in", range(200))
+    memory.end("in")
+    saved = checkpoints.in_memory()
+    job = engine.submit(application(task, memory, config=config, checkpoints=saved))
+    job.join(PROMPT)
+    assert job.status is JobStatus.COMPLETED
+    assert sorted(memory.messages("out")) == list(range(200))
+    if config.max_concurrency == 1:
+        for partition in range(3):
+            part = [m for m in memory.messages("out") if m % 3 == partition]
+            assert part == sorted(part)
+    found = {
+        p.partition: o for c in saved.applications["app"].values() for p, o in c.offsets.items()
+    }
+    assert found == {p: len(memory.messages("in", p)) - 1 for p in range(3)}
+
+
+def test_messages_that_come_while_it_runs_are_picked_up(engine, memory):
+    job = engine.submit(application(Copy, memory))
+    seen = []
+    for i in range(20):
+        memory.send("in", i)
+        wait_until(lambda i=i: len(memory.messages("out")) > i)
+        seen.append(job.status)
+    memory.send("in", "stop")
+    job.join(PROMPT)
+    assert memory.messages("out") == list(range(20))
+
+
+def test_a_job_that_is_cancelled_commits_what_is_complete_and_goes_on_there(engine, memory):
+    saved = checkpoints.in_memory()
+    memory.send_all("in", range(30))
+    job = engine.submit(application(Copy, memory, checkpoints=saved))
+    wait_until(lambda: len(memory.messages("out")) == 30)
+    job.cancel()
+    with pytest.raises(JobCancelledError):
+        job.join()
+    assert len(saved.applications["app"]) == 3
+    memory.send_all("in", range(30, 40))
+    memory.end("in")
+    engine.submit(application(Copy, memory, checkpoints=saved)).join(PROMPT)
+    assert sorted(memory.messages("out")) == list(range(40))
+
+
+def test_a_cancelled_job_has_closed_its_container_however_long_that_takes(engine, memory):
+    closed = []
+
+    class Slow(Copy):
+        def close(self):
+            threading.Event().wait(0.3)
+            closed.append(True)
+
+    memory.send_all("in", range(3))
+    job = engine.submit(application(Slow, memory))
+    wait_until(lambda: len(memory.messages("out")) == 3)
+    job.cancel()
+    assert len(closed) == 3
+
+
+def test_a_failing_task_fails_the_job_and_names_task_and_message(engine, memory):
+    def task(envelope, collector, coordinator):
+        raise ValueError("bad")
+
+    memory.send("in", "x", partition=2)
+    job = engine.submit(application(task, memory))
+    with pytest.raises(JobFailedError, match=r"partition 2.*'x'.*ValueError: bad") as caught:
+        job.join(PROMPT)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.vertex == "app"
+
+
+def test_a_failing_init_fails_the_job(engine, memory):
+    class Task(Copy):
+        def init(self, context):
+            raise ValueError("no")
+
+    with pytest.raises(JobFailedError, match="ValueError: no"):
+        engine.submit(application(Task, memory)).join(PROMPT)
+
+
+def test_a_failing_consumer_fails_the_job(engine, memory, monkeypatch):
+    def poll(self, wanted, limit):
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr("jetlet.tasks.memory_system.InMemoryConsumer.poll", poll)
+    with pytest.raises(JobFailedError, match="ConnectionError: gone"):
+        engine.submit(application(Copy, memory)).join(PROMPT)
+
+
+def test_metrics_have_a_row_for_each_stream_and_the_container(engine, memory):
+    memory.send_all("in", range(10))
+    memory.end("in")
+    job = engine.submit(application(Copy, memory))
+    job.join(PROMPT)
+    metrics = job.metrics()
+    assert metrics["s.in"].emitted == 10
+    assert metrics["app"].received == 10
+    (container,) = metrics.containers
+    assert container["process_calls"] == 10
+    assert set(container["lag"].values()) == {0}
+    assert metrics["s.out"].received == 10
+
+
+def test_run_waits_for_the_end(memory):
+    memory.send_all("in", range(3))
+    memory.end("in")
+    job = application(Copy, memory).run(JobConfig(name="once"))
+    assert (job.name, job.status) == ("once", JobStatus.COMPLETED)
+
+
+def test_two_applications_and_a_pipeline_share_an_engine(engine, memory):
+    memory.create("middle", partitions=2)
+    first = TaskApplication(
+        "first",
+        lambda: Sending("m.middle"),
+        systems={"m": memory},
+        inputs=["m.in"],
+        outputs=["m.middle"],
+    )
+    second = TaskApplication(
+        "second",
+        lambda: Sending("m.out"),
+        systems={"m": memory},
+        inputs=["m.middle"],
+        outputs=["m.out"],
+    )
+    p = Pipeline("beside")
+    p.read_from(sources.items(range(1000))).map(str).write_to(sinks.collect())
+    jobs = [engine.submit(what) for what in (second, first, p)]
+    memory.send_all("in", range(50))
+    jobs[2].join(PROMPT)
+    memory.end("in")
+    jobs[1].join(PROMPT)
+    memory.end("middle")
+    jobs[0].join(PROMPT)
+    assert sorted(memory.messages("out")) == list(range(50))
+
+
+class Sending(TaskWrapper):
+    def __init__(self, stream):
+        self.stream = stream
+
+    def process(self, envelope, collector, coordinator):
+        collector.send(self.stream, envelope.message)
+
+
+# --- Logs and members ---------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts by key in a store, and stops when it has seen enough."""
+
+    def init(self, context):
+        self.counts = context.store("counts")
+
+    def process(self, envelope, collector, coordinator):
+        if envelope.message == "stop":
+            coordinator.shutdown()
+            return
+        count = (self.counts.get(envelope.message) or 0) + 1
+        self.counts.put(envelope.message, count)
+        collector.send("s.out", (envelope.message, count), key=envelope.message)
+
+
+def counting(folder, **options):
+    return TaskApplication(
+        "counting",
+        Counting,
+        systems={"s": systems.log(folder / "data")},
+        inputs=["s.in"],
+        outputs=["s.out"],
+        stores={"counts": stores.sqlite(folder / "state", key=str, value=int)},
+        checkpoints=checkpoints.in_directory(folder / "checkpoints"),
+        **options,
+    )
+
+
+def test_an_application_over_logs_goes_on_where_it_was(engine, tmp_path):
+    with Log(tmp_path / "data" / "in", partitions=2) as log:
+        for part in range(2):
+            words = [f"{part}-{i % 3}" for i in range(30)]
+            for _ in range(3):
+                log.append([*words, "stop"], partition=part)
+                engine.submit(counting(tmp_path)).join(PROMPT) if part else None
+    with Log(tmp_path / "data" / "out") as log:
+        last = {}
+        for part in range(log.partition_count):
+            last |= dict(log.read(part, 0, limit=10_000).items)
+    assert last == {f"{part}-{i}": 30 for part in range(2) for i in range(3)}
+
+
+@pytest.mark.cluster
+def test_partitions_are_divided_among_members(tmp_path):
+    with Log(tmp_path / "data" / "in", partitions=5) as log:
+        for part in range(5):
+            log.append([*(f"{part}-{i % 10}" for i in range(200)), "stop"], partition=part)
+    with EmbeddedEngine(members=2) as engine:
+        job = engine.submit(counting(tmp_path))
+        job.join(PROMPT)
+        containers = job.metrics().containers
+        assert [each["member"] for each in containers] == [0, 1]
+        assert sum(each["process_calls"] for each in containers) == 1005
+    with Log(tmp_path / "data" / "out") as log:
+        last = {}
+        for part in range(log.partition_count):
+            last |= dict(log.read(part, 0, limit=10_000).items)
+    assert last == {f"{part}-{i}": 20 for part in range(5) for i in range(10)}
+
+
+def test_streams_in_memory_are_refused_on_several_members(memory):
+    with (
+        EmbeddedEngine(members=2) as engine,
+        pytest.raises(UnpicklableFunctionError, match="one process"),
+    ):
+        engine.submit(application(Copy, memory))
+
+
+def test_a_pipeline_reads_what_tasks_write_and_tasks_what_it_writes(engine, tmp_path):
+    p = Pipeline("words")
+    p.read_from(sources.items(["b", "a", "b"])).write_to(
+        sinks.log(tmp_path / "data" / "in", partitions=1)
+    )
+    engine.submit(p).join(PROMPT)
+    with Log(tmp_path / "data" / "in") as log:
+        log.append(["stop"], partition=0)
+    engine.submit(counting(tmp_path)).join(PROMPT)
+    q = Pipeline("read")
+    out = []
+    seen = threading.Event()
+
+    def note(item):
+        out.append(item)
+        if len(out) == 3:
+            seen.set()
+
+    q.read_from(sources.log(tmp_path / "data" / "out")).without_timestamps().map(note).write_to(
+        sinks.noop()
+    )
+    job = engine.submit(q)
+    assert seen.wait(PROMPT)
+    job.cancel()
+    assert sorted(out) == [("a", 1), ("b", 1), ("b", 2)]
+
+
+def test_a_pipeline_follows_a_stream_in_memory_to_its_end(engine, memory):
+    p = Pipeline("follow")
+    out = sinks.collect()
+    p.read_from(memory.source("out")).with_native_timestamps(allowed_lag=0).map(
+        lambda x: x + 1
+    ).write_to(out)
+    follower = engine.submit(p)
+    memory.send_all("in", range(100))
+    memory.end("in")
+    engine.submit(application(Copy, memory)).join(PROMPT)
+    memory.end("out")
+    follower.join(PROMPT)
+    assert sorted(out.items) == list(range(1, 101))
+
+
+def test_spark_refuses_tasks(memory):
+    with pytest.raises(UnsupportedFeatureError, match="EmbeddedEngine"):
+        _check_bounded(application(Copy, memory).plan())
+
+
+def wait_until(condition):
+    pause = threading.Event()
+    for _ in range(int(PROMPT * 1000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    pytest.fail("it does not happen")
