@@ -140,7 +140,7 @@ def rows_by_hand(engine: SparkEngine, limit: int) -> None:
 def main() -> None:
     quick = "--quick" in sys.argv
     many, some = (200_000, 50_000) if quick else (20_000_000, 3_000_000)
-    with sample_text(1 if quick else 50) as path, SparkEngine(f"local[{CORES}]") as engine:
+    with sample_text(1 if quick else 100) as path, SparkEngine(f"local[{CORES}]") as engine:
         assert ints(engine, 2000) == ints_by_hand(engine, 2000)
         assert lines(engine, path) == lines_by_hand(engine, path)
         rows(engine, 2000)

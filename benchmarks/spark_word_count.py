@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from benchmarks.measure import Contest, at_least, race, sample_text
+from benchmarks.measure import Contest, at_least, race, sample_text, tree_time
 from jetlet import Pipeline, SparkEngine, agg, sinks, sources, whole_item
 
 CORES = 2
@@ -128,7 +128,8 @@ def main(megabytes: int = 100, repeats: int = 3) -> None:
         expected = pipeline(engine, path)
         for name, run in contest.items():
             assert run() == expected, name
-        best = race(contest, repeats)
+        jvm = engine.session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        best = race(contest, repeats, lambda: tree_time(jvm))
         mine = best["pipeline"]
         at_least("RDD reduceByKey against pipeline", best["RDD, reduceByKey"] / mine, 2.5)
         at_least("RDD by hand against pipeline", best["RDD, dict per partition"] / mine, 1)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -228,3 +229,16 @@ def postgres():
     process = PostgresProcess(programs[-1].parent)
     yield process
     process.remove()
+
+
+@pytest.fixture
+def no_thread_left():
+    """Fails a test after which more threads run than before."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        # A job that was cancelled on a busy machine may leave what ends a moment later.
+        thread.join(5)
+    left = [thread for thread in left if thread.is_alive()]
+    assert not left, f"left behind: {left}"

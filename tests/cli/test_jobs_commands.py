@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from jetlet.cli.control_server import MAX_LINE
+from jetlet.cli.control_server import MAX_LINE, ControlServer
 from jetlet.connectors.log import Log
 
 PROMPT = 30.0
@@ -308,6 +308,13 @@ def test_a_runtime_directory_of_somebody_else_is_refused(project, monkeypatch):
     (project.directory / "runtime").mkdir(mode=0o777)
     (project.directory / "runtime").chmod(0o777)
     assert "JETLET_RUNTIME_DIR" in refused(project, "jobs")
+
+
+def test_snapshots_elsewhere_leave_the_socket_among_the_runtime_files(project):
+    with ControlServer("my/job", "memory://state") as server:
+        assert server._directory.parent == project.directory / "runtime"
+        assert server._directory.is_dir()
+    assert not server._directory.exists()
 
 
 # --- Options ----------------------------------------------------------------------------------

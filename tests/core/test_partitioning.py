@@ -31,6 +31,7 @@ from jetlet.core.partitioning import (
     member_owners,
     owners,
     partition_id,
+    partition_ids,
     stable_hash,
 )
 from jetlet.errors import InvalidArgumentError, UnstableKeyError
@@ -742,3 +743,20 @@ def test_partitions_are_shared_evenly(count: int, members: int, parallelism: int
     everyone = [shares[m, i] for m in range(members) for i in range(parallelism)]
     assert sum(everyone) == count
     assert max(everyone) - min(everyone) <= 1
+
+
+@given(
+    st.one_of(
+        st.lists(st.text(st.characters(exclude_categories=[])), max_size=20),
+        st.lists(st.integers(), max_size=20),
+        st.lists(st.one_of(st.text(), st.integers(), st.none(), st.tuples(st.text())), max_size=20),
+    ),
+    st.sampled_from([1, 7, 271]),
+)
+def test_many_keys_at_once_have_the_partitions_of_each(keys, count):
+    assert partition_ids(keys, count) == [partition_id(key, count) for key in keys]
+
+
+def test_an_unstable_key_among_many_is_refused():
+    with pytest.raises(UnstableKeyError):
+        partition_ids(["a", object()])

@@ -10,7 +10,7 @@ from jetlet.core import DONE, SnapshotBarrier, Watermark
 from jetlet.errors import ProcessorContractError
 from jetlet.execution import outbox, progress
 from jetlet.execution.outbox import LATER_BATCH, MAX_ITEMS_PER_CALL
-from jetlet.execution.processor_tasklet import State
+from jetlet.execution.processor_state import State
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.snapshot_context import AT_LEAST_ONCE, EXACTLY_ONCE, ActiveSnapshot
 
@@ -184,6 +184,21 @@ def test_last_state_of_a_source_is_saved_as_a_whole(bench, scripted, monkeypatch
     monkeypatch.setattr(outbox, "SAVING_NS", 0)
     source = bench(type("Later", (LaterMixin, scripted), {})(), saves=True)
     assert source.run()[-1] is State.END
+    (ended,) = source.snapshots.ended
+    assert len([entry for chunk in ended.state for entry in chunk.items()]) == 3 * LATER_BATCH
+
+
+def test_source_that_ends_saves_what_is_left_of_the_last_snapshot_first(
+    bench, scripted, monkeypatch
+):
+    monkeypatch.setattr(outbox, "SAVING_NS", 0)
+    source = bench(type("Later", (LaterMixin, scripted), {})(), saves=True)
+    source.processor.answers["complete"].append(False)
+    source.begin(FIRST)
+    source.run()
+    source.finish(1)
+    source.run()
+    assert len(source.saved()) == 3 * LATER_BATCH
     (ended,) = source.snapshots.ended
     assert len([entry for chunk in ended.state for entry in chunk.items()]) == 3 * LATER_BATCH
 

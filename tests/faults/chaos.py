@@ -25,7 +25,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -303,7 +303,7 @@ class Chaos:
             self._writer.finish()
             self._coordinator.close()
             for pid in processes(self._token):
-                with suppress_gone():
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def _say(self, text):
@@ -331,7 +331,7 @@ class Chaos:
     def _kill_member(self):
         members = eventually(self._coordinator.members, self._options.patience, "a member")
         pid = self._random.choice(members)
-        with suppress_gone():
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self._say(f"killed member process {pid} of {len(members)}")
             eventually(
@@ -376,14 +376,6 @@ class Chaos:
             self._say(f"{len(rows)} rows in the {name}")
             if wrong := mismatch(self._options.guarantee, rows, expected):
                 raise ChaosError(f"{name}: {wrong}")
-
-
-@contextmanager
-def suppress_gone():
-    try:
-        yield
-    except ProcessLookupError:
-        pass
 
 
 def main(arguments=None):

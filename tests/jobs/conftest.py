@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -140,16 +139,3 @@ def engine(request):
 def one_worker():
     with EmbeddedEngine(workers=1) as made:
         yield made
-
-
-@pytest.fixture
-def no_thread_left():
-    """Fails a test after which more threads run than before."""
-    before = set(threading.enumerate())
-    yield
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in left:
-        # A job that was cancelled on a busy machine may leave what ends a moment later.
-        thread.join(5)
-    left = [thread for thread in left if thread.is_alive()]
-    assert not left, f"left behind: {left}"

@@ -177,15 +177,19 @@ def test_failing_supplier_fails_the_job(one_worker, kit, what):
 
 def test_supplier_hears_how_the_job_ended(one_worker, kit):
     heard = []
+    is_made = threading.Event()
 
     class Supplier(ProcessorSupplier):
         def get(self):
+            is_made.set()
             return kit.Idle()
 
         def close(self, error):
             heard.append(type(error))
 
-    one_worker.submit(kit.chain(Supplier())).cancel()
+    job = one_worker.submit(kit.chain(Supplier()))
+    assert is_made.wait(20)
+    job.cancel()
     kit.failure_of(one_worker.submit(kit.chain(Supplier(), lambda: None)))
     assert heard == [JobCancelledError, JobFailedError]
 

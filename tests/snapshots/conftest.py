@@ -14,12 +14,9 @@ from jetlet.connectors.storage import locate
 from jetlet.core import DAG, BroadcastKey, Processor, RunHook, Vertex, between
 
 
-@pytest.fixture(params=["local", "memory"])
-def place(request, tmp_path):
-    """A storage and a root in it: a local directory, or an in-memory file system by URL."""
-    if request.param == "local":
-        yield locate(str(tmp_path / "state"))
-        return
+@pytest.fixture
+def memory_url():
+    """An in-memory file system, empty before and after."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     def clean():
@@ -27,8 +24,14 @@ def place(request, tmp_path):
         MemoryFileSystem.pseudo_dirs[:] = [""]
 
     clean()
-    yield locate("memory://state")
+    yield "memory://state"
     clean()
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path, memory_url):
+    """A storage and a root in it: a local directory, or an in-memory file system by URL."""
+    return locate(str(tmp_path / "state") if request.param == "local" else memory_url)
 
 
 # --- Jobs -------------------------------------------------------------------------------------

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-import threading
 from functools import partial
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, JobStatus
-from jetlet.connectors.storage import LocalStorage
+from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks
+from jetlet.connectors.storage import LocalStorage, locate
 from jetlet.core import DAG, Processor, Vertex, between, from_
 from jetlet.errors import (
     InvalidArgumentError,
@@ -20,6 +19,11 @@ from jetlet.errors import (
     RestartableError,
     SnapshotError,
 )
+from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
+from jetlet.snapshots.store import SnapshotStore
+from jetlet.testing import END, VirtualClock, pause, scripted_stream
+
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 
 COUNT = 20_000
 
@@ -28,12 +32,6 @@ COUNT = 20_000
 def engine(request):
     with EmbeddedEngine(workers=request.param) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left():
-    yield
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("jetlet")]
 
 
 @pytest.fixture
@@ -78,10 +76,12 @@ def test_job_that_is_not_disturbed_completes(engine, kit, config):
     assert ledger.calls == ["begin", "commit"]
 
 
-def test_suspended_job_goes_on_where_it_was(engine, kit, config):
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_suspended_job_goes_on_where_it_was(engine, kit, config, guarantee):
+    # Terminal barriers are aligned whatever the guarantee, so nothing is done twice.
     ledger, tap = kit.Ledger(), kit.Tap(1000)
     dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
-    job = engine.submit(dag, config())
+    job = engine.submit(dag, config(processing_guarantee=guarantee, default_parallelism=2))
     for limit in (3000, 7000, None):
         job.suspend()
         assert job.status is JobStatus.SUSPENDED
@@ -471,11 +471,88 @@ def test_job_is_suspended_even_if_its_last_snapshot_fails(engine, kit, config, t
     check_exact(ledger, kit)
 
 
+def test_record_in_doubt_restarts_the_job(engine, kit, config, monkeypatch):
+    """Neither to commit nor to roll back would be safe; the next attempt looks and knows."""
+    write_record, doubts = SnapshotDirectory.write_record, []
+
+    def doubtful(self, record):
+        write_record(self, record)
+        if record.snapshot_id in (3, 6):
+            doubts.append(record)
+            raise RecordInDoubtError("who knows")
+
+    monkeypatch.setattr(SnapshotDirectory, "write_record", doubtful)
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    kit.eventually(lambda: len(doubts) == 2 and taken(job) > 6)
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert job.metrics().snapshots["restarts"] == 2
+
+
+def test_job_has_completed_even_if_nobody_can_be_told(engine, kit, config, trouble, caplog):
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    trouble.update(error=OSError("full"), suffix=".end.part")
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert "start_fresh=True" in caplog.text
+
+
 def test_directory_that_cannot_be_used_is_told_by_submit(engine, kit, config, tmp_path):
     (tmp_path / "state").write_text("a file")
     with pytest.raises(OSError):
         engine.submit(kit.counting_dag(COUNT, lambda: kit.Bag([])), config())
     assert engine.jobs == []
+
+
+# --- Where and how often ----------------------------------------------------------------------
+
+
+def test_as_many_snapshots_are_kept_as_wanted(engine, kit, config, tmp_path):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(1000))
+    job = engine.submit(dag, config(keep_snapshots=3))
+    take_some(kit, job, 6)
+    job.suspend()
+    store = SnapshotStore(*locate(str(tmp_path / "state")), "counting")
+    kept = [stored.record.snapshot_id for stored in store.snapshots()]
+    assert len(kept) in (3, 4), "and perhaps one that would have been the next to go"
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] == job.metrics().snapshots["last_id"]
+    job.cancel()
+
+
+def test_snapshots_go_to_any_file_system(engine, kit, memory_url):
+    ledger, tap = kit.Ledger(), kit.Tap(1000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(
+        dag,
+        JobConfig(
+            processing_guarantee="exactly-once", snapshot_interval=0.005, snapshot_dir=memory_url
+        ),
+    )
+    take_some(kit, job)
+    job.export_snapshot("half")
+    job.restart()
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+
+
+def test_interval_goes_by_the_clock_of_the_engine(kit, config):
+    minutes = [step for n in range(60) for step in (n, pause(60_000))]
+    with EmbeddedEngine(workers=1, clock=VirtualClock(step_ms=1000)) as engine:
+        p, out = Pipeline("hour"), sinks.collect()
+        p.read_from(scripted_stream([*minutes, END])).without_timestamps().write_to(out)
+        job = engine.submit(p, config(snapshot_interval=300.0))
+        job.join(kit.PROMPT)
+    assert out.items == list(range(60))
+    assert 11 <= taken(job) <= 12, "every five minutes"
 
 
 # --- Wrong requests ---------------------------------------------------------------------------

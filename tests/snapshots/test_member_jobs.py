@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus
+from jetlet.connectors.storage import locate
 from jetlet.errors import JobFailedError
+from jetlet.jobs.messages import Saved
 from jetlet.snapshots.format import SnapshotRecord
+from jetlet.snapshots.member_report import MemberReport
+from jetlet.snapshots.store import SnapshotStore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -105,9 +109,10 @@ def test_at_least_once_loses_nothing_when_a_member_is_killed(kit, config, ledger
     assert {item for _, _, item in ledger.items} == set(range(COUNT))
 
 
-def test_suspended_members_go_on_where_they_were(kit, config, ledger):
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_suspended_members_go_on_where_they_were(kit, config, ledger, guarantee):
     with EmbeddedEngine(members=2, workers=1) as engine:
-        job = engine.submit(dag_of(kit, ledger, 1.0), config())
+        job = engine.submit(dag_of(kit, ledger, 1.0), config(processing_guarantee=guarantee))
         take_some(kit, job)
         job.suspend()
         assert job.status is JobStatus.SUSPENDED
@@ -129,6 +134,17 @@ def test_job_goes_on_with_another_number_of_members(kit, config, ledger):
         job = engine.submit(dag_of(kit, ledger, 0.5), config())
         job.join(kit.PROMPT)
     check_exact(ledger, kit)
+
+
+def test_cancelling_during_a_snapshot_leaves_the_one_before_it(kit, config, ledger, tmp_path):
+    for _ in range(5):
+        with EmbeddedEngine(members=2, workers=1) as engine:
+            # With so short an interval there is hardly a moment without a snapshot under way.
+            job = engine.submit(dag_of(kit, ledger, 20.0), config(snapshot_interval=0.0001))
+            take_some(kit, job, 2)
+        storage, root = locate(str(tmp_path / "state"))
+        last = SnapshotStore(storage, root, "counting").snapshots()[0]
+        assert last.record.vertices["numbers"].entries == 4
 
 
 def test_members_write_their_own_files(kit, config, ledger, tmp_path):
@@ -179,6 +195,20 @@ def test_failure_that_a_restart_cannot_cure_ends_the_job(kit, config, ledger):
         with pytest.raises(JobFailedError, match="bad"):
             job.join(kit.PROMPT)
     assert job.metrics().snapshots["restarts"] == 0
+
+
+def test_what_another_attempt_says_is_not_heard(kit, config, ledger):
+    with EmbeddedEngine(members=2, workers=1) as engine:
+        job = engine.submit(dag_of(kit, ledger, 1.0), config())
+        take_some(kit, job, 1)
+        session = job._runner._session
+        lie = MemberReport(error="a lie")
+        for epoch in (0, 2):
+            for snapshot_id in range(100):
+                session.call_soon(session._hear_of_snapshot, 0, Saved(epoch, snapshot_id, lie))
+        job.join(kit.PROMPT)
+    assert job.metrics().snapshots["failed"] == 0
+    check_exact(ledger, kit)
 
 
 # --- The coordinator --------------------------------------------------------------------------

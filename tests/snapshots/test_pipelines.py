@@ -21,6 +21,8 @@ from jetlet.errors import JobFailedError, RestartableError
 from jetlet.tasks import stores
 from jetlet.testing import END, Timed, pause, scripted_stream
 
+pytestmark = pytest.mark.usefixtures("no_thread_left")
+
 PROMPT = 60.0
 COUNT = 8_000
 KEYS = 50
@@ -166,12 +168,6 @@ TIMED = {
         events(p).grouping_key(key_of), -20, 20
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left():
-    yield
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("jetlet")]
 
 
 def pipeline(read, build, directory, sabotage):

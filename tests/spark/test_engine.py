@@ -9,10 +9,12 @@ from jetlet.core import DAG
 from jetlet.errors import (
     InvalidArgumentError,
     JobCancelledError,
+    JobStateError,
     PlanningError,
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
+from jetlet.spark import stages
 from jetlet.spark.session import PLAN_SETTINGS, active_session
 
 pytestmark = pytest.mark.spark
@@ -79,6 +81,26 @@ def test_no_task_reads_nothing(engine):
 def test_guarantees_of_streams_are_refused(engine, guarantee):
     with pytest.raises(UnsupportedFeatureError, match="processing_guarantee='none'"):
         engine.submit(count()[0], JobConfig(processing_guarantee=guarantee))
+
+
+def test_a_snapshot_to_begin_with_is_refused(engine):
+    with pytest.raises(UnsupportedFeatureError, match="leave it out"):
+        engine.submit(count()[0], JobConfig(initial_snapshot="before", snapshot_dir="state"))
+
+
+def test_a_stream_is_refused_with_what_to_write(engine):
+    p = Pipeline("ticks")
+    p.read_from(sources.tail("lines.txt")).without_timestamps().write_to(sinks.noop())
+    for refuse in (engine.submit, lambda what: stages(what.plan(default_parallelism=1))):
+        with pytest.raises(UnsupportedFeatureError, match="on='embedded'"):
+            refuse(p)
+
+
+def test_a_job_on_spark_cannot_be_suspended(engine):
+    job = engine.submit(count()[0])
+    job.join(90)
+    with pytest.raises(JobStateError, match="takes no snapshots"):
+        job.suspend()
 
 
 def test_only_pipelines_and_dags_run(engine):

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from jetlet.core import DAG, Processor, Vertex, between, from_
 from jetlet.errors import UnsupportedFeatureError
-from jetlet.spark import stages
 from jetlet.spark.fragments import channel_order, cut, is_broadcast
 
 
@@ -207,27 +206,3 @@ def test_any_dag_is_cut_into_fragments_that_can_run_one_after_the_other(drawn):
             assert not fragment.shuffled_inputs
         singles = {v.is_single for v in fragment.vertices if v.is_single}
         assert not singles or fragment.is_single
-
-
-def test_the_stages_of_spark_tell_what_is_moved():
-    dag, (a, b, c, d) = make("a", "b", "c", "d", single="d")
-    dag.edge(between(a, b).partitioned().distributed())
-    dag.edge(from_(c).to(b, 1).broadcast().distributed())
-    dag.edge(between(b, d).all_to_one())
-    found = stages(dag)
-    assert [(s.name, s.vertices) for s in found] == [
-        ("stage 0", ["a"]),
-        ("stage 1", ["c"]),
-        (
-            (
-                "stage 2; items of 'a' from stage 0 are shuffled by key; "
-                "all items of 'c' from stage 1 are broadcast to each task"
-            ),
-            ["b"],
-        ),
-        (
-            "stage 3, a single task; items of 'b' from stage 2 are shuffled into its task",
-            ["d"],
-        ),
-    ]
-    assert stages(dag) == found

@@ -47,6 +47,7 @@ __all__ = [
     "member_owners",
     "owners",
     "partition_id",
+    "partition_ids",
     "stable_hash",
 ]
 
@@ -82,6 +83,22 @@ def stable_hash(key: object) -> int:
 def partition_id(key: object, count: int = DEFAULT_PARTITION_COUNT) -> int:
     """The partition of ``key``, from 0 to ``count`` - 1."""
     return stable_hash(key) % _at_least_one("count", count)
+
+
+def partition_ids(keys: Sequence[object], count: int = DEFAULT_PARTITION_COUNT) -> list[int]:
+    """The partitions of many keys that are not expected to come again.
+
+    For those that are, a :class:`Partitioner` remembers them.
+    """
+    kinds = set(map(type, keys))
+    if kinds == {str}:
+        # Thrice as fast as a call for each; as `_hash_str` does it.
+        encode = str.encode
+        return [
+            ((crc32(encode(key, "utf-8", "surrogatepass")) * _GOLDEN & _MASK) >> 32) % count  # type: ignore[arg-type]
+            for key in keys
+        ]
+    return [stable_hash(key) % count for key in keys]
 
 
 # One function per family of types. Each may give unequal keys the same number, never the reverse.

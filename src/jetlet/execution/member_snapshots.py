@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from jetlet.execution.snapshot_context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.directory import SnapshotDirectory
-from jetlet.snapshots.member_report import MemberReport
+from jetlet.snapshots.member_report import EndedProcessor, MemberReport
 from jetlet.snapshots.state_sink import StateSink
 from jetlet.snapshots.writer import SnapshotWriter, Written
 
@@ -22,6 +22,13 @@ class MemberSnapshots:
         self.schema_versions: dict[str, int] = {}
         """Of the vertices whose state has another version than 1."""
         self._writer = writer
+        self._told = 0
+
+    def newly_ended(self) -> tuple[EndedProcessor, ...]:
+        """Processors that have completed, each of them once."""
+        ended = tuple(self.context.ended[self._told :])
+        self._told += len(ended)
+        return ended
 
     def sink(self, vertex: str, processor: int) -> StateSink:
         """Where a processor saves its state."""
@@ -40,7 +47,7 @@ class MemberSnapshots:
     def _all_saved(self, on_saved: Callable[[MemberReport], None]) -> None:
         # Those that completed by now belong to this snapshot; those that complete from now on
         # have saved for it, and are waiting for its outcome.
-        ended = tuple(self.context.ended)
+        ended = self.newly_ended()
 
         def on_written(written: Written) -> None:
             on_saved(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,9 +14,11 @@ from jetlet.core.items import IDLE, SnapshotBarrier, Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import ProcessorContractError
 from jetlet.execution import progress
+from jetlet.execution.call_reports import SLOW_CALL_NS, CallReports
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.outbox import EdgeOutbox, shorten
+from jetlet.execution.processor_state import State
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
 from jetlet.execution.tasklet import Tasklet
@@ -26,44 +26,12 @@ from jetlet.execution.tasklet_snapshots import TaskletSnapshots
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 
-logger = logging.getLogger("jetlet.execution")
-
 CALL_TARGET_NS = 1_000_000
 """A cooperative call should return within 1 ms."""
-SLOW_CALL_NS = 5_000_000
-"""A call over 5 ms is reported."""
-BLOCKING_CALL_NS = 100_000_000
-BLOCKING_CALLS = 3
-"""So many calls over 100 ms, or a single one over ten times that, are a warning: somebody waits in
-there. Less happens to anybody whose machine is busy, and is for those who look for it: in the
-metrics, and in the log at level INFO."""
 MAX_INBOX = 4096
 """Items that an inbox holds at the most, however fast the processor is."""
 FIRST_INBOX = 256
 """Where the adaptive size of the inbox starts."""
-STALLED_CALLS = 1000
-"""So many calls in a row that leave the inbox untouched are reported."""
-
-
-class State(enum.Enum):
-    """Where in its life a processor is; in the order in which the states are passed."""
-
-    PROCESS_WATERMARK = enum.auto()
-    NULLARY_PROCESS = enum.auto()
-    PROCESS_INBOX = enum.auto()
-    COMPLETE_EDGE = enum.auto()
-    COMPLETE = enum.auto()
-    SAVE_SNAPSHOT = enum.auto()
-    SNAPSHOT_COMMIT_PREPARE = enum.auto()
-    EMIT_BARRIER = enum.auto()
-    SNAPSHOT_COMMIT_FINISH_PROCESS = enum.auto()
-    SNAPSHOT_COMMIT_FINISH_COMPLETE = enum.auto()
-    SNAPSHOT_COMMIT_FINISH_FINAL = enum.auto()
-    SAVE_FINAL_STATE = enum.auto()
-    WAITING_FOR_SNAPSHOT_COMPLETED = enum.auto()
-    EMIT_DONE_ITEM = enum.auto()
-    CLOSE = enum.auto()
-    END = enum.auto()
 
 
 # Looking up a member of an enum costs as much as all the rest of a call that has nothing to do.
@@ -150,8 +118,7 @@ class ProcessorTasklet(Tasklet):
         self._was_long = False
         """The last batch took longer than it should."""
         self._batch_size = 0
-        self._stalled = 0
-        self._blocking_calls = 0
+        self._reports = CallReports(self.name, context, self.metrics)
         self._made_progress = False
         self._state: State = _PROCESS_WATERMARK if inbound else _COMPLETE
         self._closing = self._closed = False
@@ -218,8 +185,7 @@ class ProcessorTasklet(Tasklet):
                 self._limit = min(self._limit * 2, MAX_INBOX)
             self._was_long = elapsed_ns > target
         if elapsed_ns > SLOW_CALL_NS:
-            metrics.slow_calls += 1
-            self._report_slow_call(elapsed_ns)
+            self._reports.count_slow(elapsed_ns, self._state.name)
 
     def metrics_rows(self) -> list[tuple[str, dict[str, Any]]]:
         return [(self.metrics.vertex, self.metrics.snapshot())]
@@ -321,7 +287,7 @@ class ProcessorTasklet(Tasklet):
             left = len(inbox)
             if left < size:
                 self._made_progress = True
-                self._stalled = 0
+                self._reports.stalled = 0
                 if not edge.is_restore:
                     self.metrics.received += size - left
                     self.metrics.batches += 1
@@ -330,7 +296,7 @@ class ProcessorTasklet(Tasklet):
                 or self.outbox.has_unfinished_item()
                 or self.processor.is_waiting
             ):
-                self._count_stall()
+                self._reports.count_stall(inbox.peek())
             if left:
                 return
         self._leave_inbox()
@@ -451,6 +417,8 @@ class ProcessorTasklet(Tasklet):
             self._leave_complete()
 
     def _save_final_state(self) -> None:
+        if self._saves_later:
+            return  # what is left of the last snapshot comes first
         self._part.begin_final_state()
         if self.outbox.has_state_left or self.processor.save_to_snapshot():
             if self.outbox.save_some():
@@ -521,44 +489,6 @@ class ProcessorTasklet(Tasklet):
     def _end(self) -> None:
         self._state = _END
         self.waker.wake()
-
-    # --- Reports ----------------------------------------------------------------------------
-
-    def _report_slow_call(self, elapsed_ns: int) -> None:
-        level = logging.INFO
-        if elapsed_ns > BLOCKING_CALL_NS:
-            self._blocking_calls += 1
-            if self._blocking_calls >= BLOCKING_CALLS or elapsed_ns > 10 * BLOCKING_CALL_NS:
-                level = logging.WARNING
-        if not logger.isEnabledFor(level):
-            return
-        if self.metrics.may_report(self._context.clock.monotonic_ns()):
-            logger.log(
-                level,
-                "job %s: vertex %s blocked its cooperative worker for %.1f ms (state %s); "
-                "a call should return within 1 ms. A function that must wait belongs in map_async "
-                "or gets a jetlet.service(..., blocking=True); a processor of your own sets "
-                "is_cooperative = False",
-                self._context.job_name,
-                self.name,
-                elapsed_ns / 1e6,
-                self._state.name,
-            )
-
-    def _count_stall(self) -> None:
-        self._stalled += 1
-        self.metrics.stalled_calls += 1
-        if self._stalled % STALLED_CALLS == 0 and self.metrics.may_report(
-            self._context.clock.monotonic_ns()
-        ):
-            logger.warning(
-                "job %s: vertex %s returned from process() %d times without taking an item from "
-                "its inbox or emitting one; it is stuck at %s",
-                self._context.job_name,
-                self.name,
-                self._stalled,
-                shorten(self._inbox.peek()),
-            )
 
 
 def _by_priority(edges: Sequence[InboundEdge]) -> list[list[InboundEdge]]:

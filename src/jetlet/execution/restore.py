@@ -8,8 +8,9 @@ from typing import Any
 
 from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.core.items import BroadcastKey
-from jetlet.core.partitioning import Partitioner
+from jetlet.core.partitioning import partition_ids
 from jetlet.core.processor import Processor
+from jetlet.errors import RestartableError
 from jetlet.execution import progress
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
@@ -84,8 +85,13 @@ class Restore:
         return RestoreTasklet(self._chunks(), routes)
 
     def _chunks(self) -> Iterator[Chunk]:
-        for file in self._record.files:
-            yield from self._directory.chunks(file)
+        try:
+            for file in self._record.files:
+                yield from self._directory.chunks(file)
+        except OSError as error:
+            raise RestartableError(
+                f"snapshot {self.snapshot_id} cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
 
 class RestoreTasklet(Tasklet):
@@ -98,9 +104,6 @@ class RestoreTasklet(Tasklet):
         super().__init__()
         self._chunks = chunks
         self._routes = routes
-        self._partitioners = {
-            name: Partitioner(None, len(route.places)) for name, route in routes.items()
-        }
         self._pending: list[tuple[BoundedQueue, Any, int]] = []
         """(queue, entries or the done item, position)."""
         self._has_ended = False
@@ -140,21 +143,11 @@ class RestoreTasklet(Tasklet):
             if 0 <= local < len(shares):
                 shares[local] = for_all + entries
         elif entries:
-            for local, own in enumerate(self._split(chunk.vertex, route, entries)):
+            for local, own in enumerate(_split(route, entries)):
                 shares[local] = for_all + own
         for queue, share in zip(route.queues, shares, strict=True):
             if share and queue is not None:
                 self._send(queue, share, 0)
-
-    def _split(self, vertex: str, route: Route, entries: list[Entry]) -> list[list[Entry]]:
-        """The entries of each processor of this member, by the partitions of their keys."""
-        shares: list[list[Entry]] = [[] for _ in route.queues]
-        partitions = self._partitioners[vertex].partition_ids([key for key, _ in entries])
-        for partition, entry in zip(partitions, entries, strict=True):
-            place = route.places[partition]
-            if place is not None:
-                shares[place].append(entry)
-        return shares
 
     def _send(self, queue: BoundedQueue, load: Any, position: int) -> bool:
         """Send as much as there is room for; true if there was any."""
@@ -167,6 +160,18 @@ class RestoreTasklet(Tasklet):
         if position + taken < len(load):
             self._pending.append((queue, load, position + taken))
         return taken > 0
+
+
+def _split(route: Route, entries: list[Entry]) -> list[list[Entry]]:
+    """The entries of each processor of this member, by the partitions of their keys."""
+    shares: list[list[Entry]] = [[] for _ in route.queues]
+    places = route.places
+    partitions = partition_ids([key for key, _ in entries], len(places))
+    for partition, entry in zip(partitions, entries, strict=True):
+        place = places[partition]
+        if place is not None:
+            shares[place].append(entry)
+    return shares
 
 
 class EndedTasklet(Tasklet):

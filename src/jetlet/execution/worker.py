@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.execution.call_reports import SLOW_CALL_NS
 from jetlet.execution.idle import BLOCKING_BACKOFF, BackoffIdleStrategy, IdleStrategy
-from jetlet.execution.processor_tasklet import SLOW_CALL_NS
 from jetlet.execution.progress import NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet
 

@@ -232,7 +232,9 @@ class Job:
             try:
                 self._run.begin_attempt()
                 return
-            except OSError as error:
+            except JetletError:
+                raise
+            except Exception as error:  # a storage may raise anything
                 failure = RestartableError(f"job {self.name!r} cannot read its snapshots: {error}")
                 failure.__cause__ = error
                 self._life.after_failure(failure)
@@ -253,7 +255,7 @@ class Job:
         self._ended.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end.
+        """Wait for the end, also while the job is suspended.
 
         Raises :class:`JobFailedError` with the cause chained if the job failed,
         :class:`JobCancelledError` if it was cancelled, ``TimeoutError`` if it still runs after
@@ -277,6 +279,9 @@ class Job:
 
     def cancel(self) -> None:
         """End the job now and wait until it has ended. Its output is discarded.
+
+        If it takes snapshots, what was committed with them stays, and so does the last of them:
+        the job goes on from there if it is submitted again.
 
         It returns within a fraction of a second. A function of yours that does not return by then,
         because it waits for something, is left behind with the thread that called it: nobody can

@@ -170,9 +170,18 @@ class JobSnapshots:
         ]
 
     def complete(self) -> None:
-        """The job has completed; may block."""
+        """The job has completed; may block, never raises."""
         assert self.attempt is not None
-        self.store.complete(self.attempt.epoch)
+        try:
+            self.store.complete(self.attempt.epoch)
+        except Exception as error:  # its output is there, so it has not failed
+            logger.warning(
+                "job %s has completed, but %s cannot be told so: %s. Submitted again, it would go "
+                "on from its last snapshot, unless you write JobConfig(start_fresh=True)",
+                self.job_name,
+                self.store.directory,
+                error,
+            )
 
     # --- Requests ---------------------------------------------------------------------------
 

@@ -91,8 +91,9 @@ class SnapshotTasklet(Tasklet):
         if not context.live:
             if not self._has_ended:
                 self._has_ended = True
-                driver.ended(0, context.ended)
+                driver.ended(0, self._member.newly_ended())
             if driver.is_idle:
+                self._job.attach(None)
                 return progress.DONE
         due = driver.due
         if due is not None and self._now_ns() >= due * 1e9:

@@ -231,7 +231,7 @@ class Member:
         """Send the last message, behind all items."""
         failure = None if error is None else RemoteFailure.pack(error)
         counters = self._counters()
-        ended = tuple(self._snapshots.context.ended) if self._snapshots is not None else ()
+        ended = self._snapshots.newly_ended() if self._snapshots is not None else ()
         try:
             message = dump(Ended(failure, self._reports, counters, ended))
         except Exception as e:

@@ -102,7 +102,7 @@ class Ended:
     reports: Sequence[tuple[str, Any]]
     counters: Counters
     ended: tuple[EndedProcessor, ...] = ()
-    """For snapshots that are taken of the others: what its processors have left."""
+    """What its processors have left that it has not told of yet, for snapshots of the others."""
 
 
 # --- Snapshots ------------------------------------------------------------------------------

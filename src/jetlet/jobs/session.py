@@ -267,7 +267,8 @@ class Session:
             now = self._loop.time()
             self._do(self._coordinator.failed(member, message.failure, now))
             return
-        if self.snapshots is not None:
+        if self.snapshots is not None and self._coordinator.phase is not Phase.STOPPING:
+            # Stopped, it has not completed: a snapshot under way must not go without its state.
             self.snapshots.ended(member, message.ended)
         self._ending.add(member)
         if self._delivery.is_over:

@@ -138,10 +138,10 @@ class SnapshotDriver:
 
     def saved(self, member: int, snapshot_id: int, report: MemberReport) -> None:
         """Phase 1 is over on a member."""
+        self._note_ended(report.ended)
         current = self._coordinator.current
         if current is not None and current.id == snapshot_id:
             self._reports[member] = report
-            self._note_ended(report.ended)
         self._do(self._coordinator.saved(member, snapshot_id, report.error, self._now()))
 
     def committed(self, member: int, snapshot_id: int) -> None:

@@ -33,4 +33,4 @@ class MemberReport:
     schema_versions: Mapping[str, int] = field(default_factory=dict)
     """By vertex, where it is not 1."""
     ended: tuple[EndedProcessor, ...] = ()
-    """All of this member that have completed so far."""
+    """Those of this member that have completed since its last report."""

@@ -122,6 +122,11 @@ class SparkEngine:
                 f"processing_guarantee={config.processing_guarantee!r} is for streams; a bounded "
                 f"pipeline on Spark gives exact results anyway: write processing_guarantee='none'"
             )
+        if config.initial_snapshot is not None:
+            raise UnsupportedFeatureError(
+                f"initial_snapshot={config.initial_snapshot!r}: a job on Spark takes no snapshots "
+                f"and begins with none: leave it out"
+            )
         dag = what if isinstance(what, DAG) else _plan(what)
         dag.validate()
         _check_bounded(dag)

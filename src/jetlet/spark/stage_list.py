@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Routing, one_key
+from jetlet.spark.engine import _check_bounded
 from jetlet.spark.fragment_spec import fragments_of
 from jetlet.spark.fragments import Exchange, Fragment
 
@@ -24,7 +25,8 @@ class Stage:
 
 
 def stages_of(dag: DAG) -> list[Stage]:
-    """The stages in the order in which they run."""
+    """The stages in the order in which they run; what Spark cannot run is refused."""
+    _check_bounded(dag)
     return [
         Stage(_name(f), [_described(x) for x in f.inputs], [v.name for v in f.vertices])
         for f in fragments_of(dag)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jetlet.core.processor import ProcessorContext
-from jetlet.execution.processor_tasklet import SLOW_CALL_NS
+from jetlet.execution.call_reports import SLOW_CALL_NS
 from jetlet.execution.progress import NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
 from jetlet.tasks.application import TaskApplication
