@@ -122,7 +122,7 @@ ModuleNotFoundError: No module named 'jetlet'
             "executor 5 was lost again and again: Command exited with code 137",
             RestartableError,
         ),
-        (DIED, "a Python worker died again and again", RestartableError),
+        (DIED, "a Python worker died each time", RestartableError),
         (TRACEBACK, "ModuleNotFoundError: No module named 'jetlet'", JobFailedError),
         (
             (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jetlet.errors import MissingDependencyError
-from jetlet.spark.gateway import Jvm, SparkStartError, launch_jvm, spark_home
+from jetlet.spark.gateway import Jvm, SparkStartError, launch_jvm, said_by_java, spark_home
 from jetlet.spark.java import Java
 
 #: What takes the place of ``java``. Asked as Spark's launcher, it answers with a command; started
@@ -181,7 +181,7 @@ def test_a_spark_env_script_is_honoured_by_starting_through_sparks_scripts(
 
 def test_a_failed_start_shows_what_the_jvm_said(spark: Installation) -> None:
     jvm = spark.launch({"spark.fail": "yes"})
-    with pytest.raises(SparkStartError, match="exit code 1") as caught:
+    with pytest.raises(SparkStartError, match="Spark did not start") as caught:
         jvm.wait_for_gateway()
     assert "no such thing as a conf" in str(caught.value)
     assert str(spark.log) in str(caught.value)
@@ -286,3 +286,33 @@ def test_spark_home_is_the_variable_or_the_package(
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'jetlet\[spark\]'"):
         spark_home({})
+
+
+SUBMIT_FAILED = """\
+WARNING: Using incubator modules
+Exception in thread "main" org.apache.spark.SparkException: Set HADOOP_CONF_DIR.
+\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)
+"""
+CONTEXT_FAILED = """\
+An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: java.lang.NumberFormatException: Size must be in bytes.
+Failed to parse byte string: abc
+\tat org.apache.spark.network.util.JavaUtils.byteStringAs(JavaUtils.java:1)
+"""
+JAVA_FAILED = """\
+Invalid maximum heap size: -Xmxabc
+Error: Could not create the Java Virtual Machine.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SUBMIT_FAILED, "Set HADOOP_CONF_DIR."),
+        (CONTEXT_FAILED, "Size must be in bytes. Failed to parse byte string: abc"),
+        (JAVA_FAILED, "Invalid maximum heap size: -Xmxabc"),
+        ("", "it does not say why"),
+    ],
+)
+def test_what_java_says_is_one_line(text: str, said: str) -> None:
+    assert said_by_java(text) == said

@@ -133,6 +133,7 @@ class FileSink(TransactionalSink[T]):
                 f"{self._what}({self._given!r}): {error.filename} is a file, not a directory; "
                 "write another path"
             ) from error
+        storage.remove_tree(staging)  # an attempt that died before its first snapshot
         storage.make_directory(staging)
         replaced = [e.name for e in before if _is_part(e)] if self._mode == "overwrite" else []
         begun = Beginning(created, replaced or [SUCCESS], self._next_number(before))
@@ -146,7 +147,10 @@ class FileSink(TransactionalSink[T]):
     def beginning(self, storage: Storage, target: str, run_id: str) -> Beginning:
         """What is known of the beginning of a run; nothing, if it is over."""
         path = storage.join(self.staging(storage, target, run_id), _BEGUN)
-        with suppress(FileNotFoundError, ValueError), storage.open_read(path) as file:
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, ValueError),
+            storage.open_read(path) as file,
+        ):
             return Beginning(**json.loads(file.read()))
         return Beginning()
 

@@ -122,8 +122,8 @@ _SYMPTOMS = (
     ),
     _Symptom(
         r"Python worker (?:exited unexpectedly|process terminated unexpectedly)[^\n]*",
-        "a Python worker died again and again; either the system killed it for the memory that it "
-        "used, or native code in it crashed",
+        "a Python worker died each time that it was tried; either the system killed it for the "
+        "memory that it used, or native code in it crashed",
         is_restartable=True,
     ),
     _Symptom(

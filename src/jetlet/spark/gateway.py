@@ -131,11 +131,11 @@ class Jvm:
         while not self._connection_file.exists():
             if not self.alive:
                 self._relay.join()
-                tail = "\n    ".join(_tail(self.log))
+                lines = _tail(self.log)
                 self.close()
+                why, tail = said_by_java("\n".join(lines)), "\n    ".join(lines)
                 raise SparkStartError(
-                    f"Spark's JVM ended with exit code {self.process.returncode} before it was up. "
-                    f"Its last lines (all of them are in {self.log}):\n    {tail}"
+                    f"Spark did not start: {why}; its log is {self.log}\n    {tail}"
                 )
             time.sleep(0.005)
         # The JVM writes the file under another name first, so it is complete.
@@ -346,6 +346,17 @@ def _is_not_told_anyway(record: logging.LogRecord) -> bool:
         "Exception while sending command.",
         "KeyboardInterrupt while sending command.",
     }
+
+
+def said_by_java(text: str) -> str:
+    """What an error of the JVM is about, in one line."""
+    # The message of an exception, which may have several lines, is followed by its stack.
+    pattern = r"^(?:Exception in thread .*?|: )[\w.$]+: ((?:.*\n)*?)\s+at "
+    thrown = re.search(pattern, text, re.MULTILINE)
+    if thrown is not None:
+        return " ".join(thrown[1].split())
+    lines = [line for line in text.splitlines() if line and not line.startswith("WARNING: ")]
+    return next((line for line in lines if not line.startswith("Error: ")), "it does not say why")
 
 
 def _tail(log: Path) -> list[str]:

@@ -36,8 +36,9 @@ from typing import TYPE_CHECKING, Self
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
 from jetlet.spark.archive import archive_for
 from jetlet.spark.cache import cache_directory
-from jetlet.spark.gateway import SparkStartError, launch_jvm, spark_home
+from jetlet.spark.gateway import SparkStartError, launch_jvm, said_by_java, spark_home
 from jetlet.spark.java import find_java
+from jetlet.spark.master import check_master
 from jetlet.spark.settings import (
     PLAN_SETTINGS,
     as_text,
@@ -124,6 +125,8 @@ def start_session(
         master = users.pop("spark.master", None) or users.pop("spark.remote", None)
     if master is None and not under_spark_submit():
         master = os.environ.get("SPARK_REMOTE")
+    if master is not None:
+        check_master(master)
     if master is not None and master.startswith("sc://"):
         return connect_session(master, users)
     with _lock:
@@ -275,8 +278,12 @@ def _build(master: str | None, app_name: str | None, users: Mapping[str, str]) -
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _own_interrupt():
-        return builder.getOrCreate()
+    try:
+        with _own_interrupt():
+            return builder.getOrCreate()
+    except Exception as error:
+        log = f"; its log is {_jvm.log}" if _jvm is not None else ""
+        raise SparkStartError(f"Spark did not start: {said_by_java(str(error))}{log}") from error
 
 
 @contextlib.contextmanager
