@@ -67,14 +67,17 @@ class Schedule:
 
 
 class Arrivals:
-    """Notes how late the windows are."""
+    """Notes how late the windows are, but for those of the first seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: float = WARM_UP) -> None:
         self.latencies = Histogram()
-        self._begins = time.time() + WARM_UP
+        self._warm_up = warm_up
+        self._begins: float | None = None
 
     def note(self, ends: Iterable[int]) -> None:
         now = time.time()
+        if self._begins is None:
+            self._begins = now + self._warm_up
         if now > self._begins:
             for end, count in Counter(ends).items():
                 # What is emitted at the end of the stream, before its time, is no sample.
@@ -86,16 +89,17 @@ class Arrivals:
 
 
 class Generator(StreamSource[int], StreamReader[int]):
-    """A stream of keys at a steady rate."""
+    """A stream of keys at a steady rate; each of its partitions is to have a reader of its own."""
 
     name = "generator"
     has_native_timestamps = True
 
-    def __init__(self, rate: int, keys: int, seconds: float) -> None:
-        self._arguments = (rate, keys, seconds)
+    def __init__(self, rate: int, keys: int, seconds: float, partitions: int = 1) -> None:
+        self._arguments = (rate // partitions, keys, seconds)
+        self._partitions = range(partitions)
 
     def partitions(self) -> Sequence[Any]:
-        return [0]
+        return self._partitions
 
     def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[int]:
         self._schedule = Schedule(*self._arguments)
@@ -116,13 +120,19 @@ class ArrivalSink(ClientSink[Any]):
         self._arrivals.note(map(attrgetter("end"), batch))
 
 
-def jetlet(rate: int, keys: int, seconds: float) -> Histogram:
-    p, arrivals = Pipeline("latency"), Arrivals()
-    stream = p.read_from(Generator(rate, keys, seconds + WARM_UP)).with_native_timestamps(0)
-    window = stream.grouping_key(lambda key: key).window(windows.sliding(SIZE, SLIDE))
+def counting(generator: Generator, slide: int, arrivals: Arrivals) -> Pipeline:
+    p = Pipeline("latency")
+    stream = p.read_from(generator).with_native_timestamps(0)
+    window = stream.grouping_key(lambda key: key).window(windows.sliding(SIZE, slide))
     window.aggregate(agg.counting()).write_to(ArrivalSink(arrivals))
+    return p
+
+
+def jetlet(rate: int, keys: int, seconds: float) -> Histogram:
+    arrivals = Arrivals()
+    generator = Generator(rate, keys, seconds + WARM_UP)
     with EmbeddedEngine(workers=1) as engine:
-        engine.submit(p).join()
+        engine.submit(counting(generator, SLIDE, arrivals)).join()
     return arrivals.latencies
 
 

@@ -344,6 +344,59 @@ def spark(
 
 
 @overload
+def spark_stream(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: Literal["dict"] = "dict",
+    interval: Duration | None = None,
+    available_now: bool = False,
+    name: str | None = None,
+) -> StreamSource[dict[str, Any]]: ...
+
+
+@overload
+def spark_stream(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: Literal["tuple"],
+    interval: Duration | None = None,
+    available_now: bool = False,
+    name: str | None = None,
+) -> StreamSource[tuple[Any, ...]]: ...
+
+
+def spark_stream(
+    frame_fn: Callable[[SparkSession], DataFrame],
+    *,
+    columns: Sequence[str] | None = None,
+    items: str = "dict",
+    interval: Duration | None = None,
+    available_now: bool = False,
+    name: str | None = None,
+) -> StreamSource[Any]:
+    """Rows of a streaming DataFrame, so any stream that Spark can read; on Spark only.
+
+    ``frame_fn`` gets the session when the job is submitted, for example
+    ``lambda spark: spark.readStream.schema("user string, at timestamp").json("events")``. The
+    rows come in micro-batches: a new one begins when the last has ended, at most one in each
+    ``interval``. With ``available_now=True`` the stream ends with what is there when the job
+    starts, and so does the job. ``columns`` and ``items`` are as in `spark`.
+    """
+    from jetlet.spark.stream_frames import SparkStreamSource
+
+    return SparkStreamSource(
+        frame_fn,
+        columns=columns,
+        items=items,
+        interval=interval,
+        available_now=available_now,
+        name=name,
+    )
+
+
+@overload
 def stream(
     name: str,
     *,

@@ -26,6 +26,9 @@ JOBS = """
     ticks = Pipeline("ticks")
     ticks.read_from(sources.item_stream(100)).without_timestamps().write_to(sinks.noop())
 
+    bounded = Pipeline("bounded")
+    bounded.read_from(sources.items([1])).write_to(sinks.noop())
+
     failing = Pipeline("failing")
     (failing.read_from(sources.log("clicks.log")).without_timestamps()
        .map(lambda n: 1 // (n - 5)).write_to(sinks.noop()))
@@ -337,8 +340,8 @@ def test_options_that_do_not_go_together(jobs, options, message):
 
 
 def test_snapshots_are_refused_where_there_are_none(jobs):
-    message = refused(jobs, "run", f"{FILE}:ticks", "--on", "spark", "--snapshot-dir", "s")
-    assert "--snapshot-dir is for the embedded engine" in message
+    message = refused(jobs, "run", f"{FILE}:bounded", "--on", "spark", "--snapshot-dir", "s")
+    assert "--snapshot-dir is for streams" in message
     assert "write the job and a name" in refused(jobs, "snapshot")
     assert "empty has no snapshots" in refused(jobs, "snapshots", "empty")
 

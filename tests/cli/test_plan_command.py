@@ -21,6 +21,9 @@ WORD_COUNT = """
        .aggregate(agg.counting())
        .write_to(sinks.logger()))
 
+    ticks = Pipeline("ticks")
+    ticks.read_from(sources.item_stream(10)).without_timestamps().write_to(sinks.logger())
+
     broken = Pipeline("broken")
     broken.read_from(sources.items([1])).map(str)
 """
@@ -102,9 +105,21 @@ def test_a_dag_is_planned_too(project):
 
 def test_the_stages_of_spark_are_shown_as_text(project, file):
     result = project.jetlet("plan", file, "--on", "spark")
+    assert (
+        "runs on Spark as a batch job, because all that it reads comes to an end" in result.stdout
+    )
     assert "stage 0\n  items-source\n" in result.stdout
     result = project.jetlet("plan", file, "--on", "spark", "--svg")
     assert result.exit_code == 2 and "leave out --svg" in result.stderr
+
+
+def test_it_is_told_that_a_stream_runs_on_members_of_spark_and_why(project, file):
+    first, _, title, *_ = project.jetlet("plan", f"{file}:ticks", "--on", "spark").stdout.split(
+        "\n"
+    )
+    assert first.startswith("ticks runs on Spark on members")
+    assert first.endswith("because 'item-stream(10/s)' is a stream")
+    assert title.startswith("ticks: 2 vertices")
 
 
 def test_a_terminal_without_arrows_gets_something(project, file):

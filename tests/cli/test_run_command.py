@@ -199,6 +199,8 @@ class TestOptions:
             (["--on", "embedded", "--spark-conf", "a=b"], "--spark-conf is for the spark engine"),
             (["--spark-conf", "a"], "KEY=VALUE"),
             (["--on", "embedded", "--workers", "0"], "--workers"),
+            (["--on", "embedded", "--streaming", "members"], "--streaming members is for Spark"),
+            (["--streaming", "micro-batch"], "spark_stream"),
             (["--on", "flink"], "'spark', 'embedded'"),
             (["--paralelism", "2"], "--parallelism"),
         ],
@@ -226,6 +228,10 @@ class TestOptions:
         ]
         assert result.exit_code == 1
         assert "cannot start the spark engine: RuntimeError: no engine today" in result.stderr
+
+        jobs.jetlet("run", f"{FILE}:stream", "--members", "2")
+        jobs.jetlet("run", f"{FILE}:words", "--streaming", "members", "--members", "2")
+        assert made[1:] == [("spark", {"members": 2})] * 2
 
     def test_workers_and_parallelism(self, jobs):
         result = run(jobs, "words", "--workers", "2", "--parallelism", "3")

@@ -16,7 +16,7 @@ from jetlet.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ON_SPARK = ("README.md", "spark.md")
+ON_SPARK = ("README.md", "spark.md", "spark-streams.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -30,6 +30,7 @@ NAMES = (
     "page_views",
     "word_count",
 )
+ON_SPARK_ONLY = ("spark_stream",)
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("spark", marks=pytest.mark.spark)])
@@ -197,6 +198,27 @@ def test_page_views(load, capsys):
     assert again.memory.messages("counts") == []
 
 
+@pytest.mark.spark
+def test_spark_stream(load, capsys):
+    example = load("spark_stream")
+    example.p.run(on="spark", config=example.CONFIG)
+
+    requests, errors = Counter(), Counter()
+    for line in gzip.decompress((DATA / "access.log.gz").read_bytes()).decode().splitlines():
+        fields = line.split('"')
+        if len(fields) == 7 and fields[1].endswith(" HTTP/1.1"):
+            hour = int(line.split(":")[1])
+            requests[hour] += 1
+            errors[hour] += fields[2].startswith(" 5")
+    found = []
+    for part in Path("out/spark_stream/per-hour").glob("part-*.csv"):
+        with part.open(newline="") as file:
+            found += [tuple(map(int, row.values())) for row in csv.DictReader(file)]
+    assert sorted(found) == [(hour, requests[hour], errors[hour]) for hour in sorted(requests)]
+    shown = re.findall(r"(\d+) h", capsys.readouterr().out)
+    assert sorted(map(int, shown)) == [hour for hour in sorted(errors) if errors[hour] > 10]
+
+
 def test_custom_processor(load, on, capsys):
     load("custom_processor").p.run(on=on)
 
@@ -246,7 +268,7 @@ def test_script_runs_on_spark_and_says_nothing_else(tmp_path):
 
 
 def test_every_example_is_tested():
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(NAMES)
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {*NAMES, *ON_SPARK_ONLY}
 
 
 def test_invented_data_is_what_the_script_makes(load):

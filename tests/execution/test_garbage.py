@@ -7,7 +7,8 @@ import gc
 import pytest
 
 from jetlet import Pipeline, sinks, sources
-from jetlet.execution.garbage import YOUNG_OBJECTS, spared_collector
+from jetlet.execution import garbage
+from jetlet.execution.garbage import YOUNG_OBJECTS, keep_frozen, spared_collector
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +93,31 @@ def test_a_job_spares_it():
     p.run(on="embedded")
     assert seen == [YOUNG_OBJECTS]
     assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_what_is_kept_is_left_out_between_jobs(monkeypatch):
+    monkeypatch.setattr(garbage, "RUNS_KEPT", 3)
+    monkeypatch.setattr(garbage, "_runs_kept", 0)
+    keep_frozen(True)
+    try:
+        frozen = []
+        for _ in range(4):
+            with spared_collector():
+                assert gc.get_threshold()[0] == YOUNG_OBJECTS
+            assert gc.get_threshold() == (700, 10, 10)
+            frozen.append(gc.get_freeze_count() > 0)
+        assert frozen == [True, True, False, True]
+    finally:
+        keep_frozen(False)
+    assert gc.get_freeze_count() == 0
+    with spared_collector():
+        pass
+    assert gc.get_freeze_count() == 0
+
+
+def test_it_is_not_touched_while_a_job_runs():
+    keep_frozen(True)
+    with spared_collector():
+        keep_frozen(False)
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0

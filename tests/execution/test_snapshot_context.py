@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from jetlet.execution.member_snapshots import MemberSnapshots
 from jetlet.execution.snapshot_context import ActiveSnapshot, SnapshotContext
+from jetlet.snapshots.member_report import EndedProcessor
+from jetlet.snapshots.writer import SnapshotWriter
 
 
 def context_of(count):
@@ -71,3 +74,19 @@ def test_outcome_is_known_to_all():
 def test_restored_context_starts_at_its_snapshot():
     context = SnapshotContext(restored_id=9)
     assert (context.started_id, context.finished_id, context.active) == (9, 9, None)
+
+
+def test_all_that_have_completed_are_known_when_nobody_is_left():
+    """Also if a report on a snapshot has told of them, which may be on its way for a while."""
+    context = SnapshotContext()
+    member = MemberSnapshots(context, SnapshotWriter(0, 1, ["sink"]))
+    for _ in range(2):
+        context.register()
+    reports = []
+    first, second = (EndedProcessor("sink", index) for index in range(2))
+    member.begin(ActiveSnapshot(1), None, reports.append)
+    context.unregister(-1, -1, first)
+    context.unregister(-1, -1, second)
+    assert member.all_ended() == (first, second)
+    member.close()
+    assert [report.ended for report in reports] == [(first, second)]

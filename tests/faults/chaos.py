@@ -222,6 +222,10 @@ class Coordinator:
         if self._process.poll() is not None:
             raise ChaosError(f"the job has ended by itself, with {self._process.returncode}")
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def members(self):
         """Numbers of its members' processes."""
         self.check()
@@ -312,21 +316,28 @@ class Chaos:
     def _strike(self):
         """Kill whoever is to be killed, spread over the time."""
         options, rnd = self._options, self._random
-        victims = ["member"] * options.kills + ["coordinator"] * options.coordinator_kills
+        victims = self._victims()
         rnd.shuffle(victims)
         times = [0.0, *sorted(rnd.uniform(0, options.seconds) for _ in victims)]
-        for victim, (previous, at) in zip(victims, pairwise(times), strict=True):
+        for kill, (previous, at) in zip(victims, pairwise(times), strict=True):
             # Half of the time it runs again; otherwise it may be anywhere in its recovery.
             if rnd.random() < 0.5:
                 self._await_snapshots(1)
             time.sleep(at - previous)
-            if victim == "member":
-                self._kill_member()
-            else:
-                self._coordinator.check()
-                self._coordinator.kill()
-                self._coordinator.start()
-                self._say("killed the coordinator, and started it again")
+            kill()
+
+    def _victims(self):
+        """For each of those to be killed, what kills it."""
+        options = self._options
+        return [self._kill_member] * options.kills + [
+            self._kill_coordinator
+        ] * options.coordinator_kills
+
+    def _kill_coordinator(self):
+        self._coordinator.check()
+        self._coordinator.kill()
+        self._coordinator.start()
+        self._say("killed the coordinator, and started it again")
 
     def _kill_member(self):
         members = eventually(self._coordinator.members, self._options.patience, "a member")
@@ -378,19 +389,11 @@ class Chaos:
                 raise ChaosError(f"{name}: {wrong}")
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description="Kill the members and the coordinator of a job at random, and check its output."
-    )
-    parser.add_argument("--kills", type=int, default=50, help="of members (default: 50)")
-    parser.add_argument("--coordinator-kills", type=int, default=5, help="(default: 5)")
+def parser(description):
+    """What any chaos is told on its command line."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--guarantee", choices=["exactly-once", "at-least-once"], default="exactly-once"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        help="over which the kills are spread, besides recovery (default: 1 for each)",
     )
     parser.add_argument("--snapshot-interval", type=float, default=0.1, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=1, help="of events and kills (default: 1)")
@@ -401,25 +404,42 @@ def main(arguments=None):
     parser.add_argument(
         "--directory", type=Path, help="a new one to work in, which is kept (default: none is)"
     )
-    options = parser.parse_args(arguments)
-    if options.seconds is None:
-        options.seconds = 1.0 * (options.kills + options.coordinator_kills)
+    return parser
+
+
+def run(kind, options):
+    """Let a kind of chaos loose, in its directory and with a database; the exit code."""
     with ExitStack() as stack:
         if options.directory is None:
             directory = Path(tempfile.mkdtemp(prefix="jetlet-chaos-"))
-            stack.callback(shutil.rmtree, directory)
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
         else:
             directory = options.directory.absolute()
             directory.mkdir(parents=True)
         database = options.database or stack.enter_context(some_database(directory))
         print(f"{options.guarantee}, seed {options.seed}, {database.partition(':')[0]}")
         try:
-            Chaos(options, directory, database).run()
+            kind(options, directory, database).run()
         except ChaosError as error:
             print(f"FAILED: {error}")
             return 1
     print("passed")
     return 0
+
+
+def main(arguments=None):
+    options = parser("Kill the members and the coordinator of a job, and check its output.")
+    options.add_argument("--kills", type=int, default=50, help="of members (default: 50)")
+    options.add_argument("--coordinator-kills", type=int, default=5, help="(default: 5)")
+    options.add_argument(
+        "--seconds",
+        type=float,
+        help="over which the kills are spread, besides recovery (default: 1 for each)",
+    )
+    options = options.parse_args(arguments)
+    if options.seconds is None:
+        options.seconds = 1.0 * (options.kills + options.coordinator_kills)
+    return run(Chaos, options)
 
 
 if __name__ == "__main__":

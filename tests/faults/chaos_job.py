@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import defaultdict
 
-from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, windows
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, SparkEngine, agg, sinks, sources, windows
 from jetlet.errors import JobCancelledError
 
 NAME = "chaos"
@@ -57,6 +57,13 @@ def expected(events):
     return {place: sorted(ids) for place, ids in results.items()}
 
 
+def make_engine(master):
+    """On members of this process, or on those that a cluster of Spark has slots for."""
+    if master is None:
+        return EmbeddedEngine(members=MEMBERS, workers=1)
+    return SparkEngine(master)
+
+
 def cancel_at_end_of_input(job):
     # Not by sys.stdin, whose lock must be free when the interpreter ends.
     while os.read(0, 1):
@@ -76,7 +83,7 @@ def main(settings):
         max_restart_pause=0.1,
     )
     job_pipeline = pipeline(settings["log"], settings["files"], settings["database"])
-    with EmbeddedEngine(members=MEMBERS, workers=1) as engine:
+    with make_engine(settings.get("master")) as engine:
         job = engine.submit(job_pipeline, config)
         threading.Thread(target=cancel_at_end_of_input, args=[job], daemon=True).start()
         try:

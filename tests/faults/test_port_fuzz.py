@@ -18,12 +18,12 @@ from jetlet.core import DAG, Processor
 from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import SingleTargetEdge
-from jetlet.execution.plan import ExecutionPlan
 from jetlet.execution.queue import BoundedQueue
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.job import Job
 from jetlet.jobs.launcher import ProcessLauncher
+from jetlet.jobs.layout import Layout
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 from jetlet.network.hub import Hub
 from jetlet.network.listener import PENDING
@@ -183,9 +183,9 @@ class LateLauncher(ProcessLauncher):
 def test_job_starts_while_a_stranger_is_at_the_coordinators_door():
     dag = DAG("visited")
     dag.new_vertex("v", Nothing)
-    ExecutionPlan(dag, member_count=2).prepare()
     launcher = LateLauncher()
-    runner = MembersRunner(dag, 2, lambda: launcher, default_parallelism=1, workers=1, use_tcp=True)
+    layout = Layout(dag, 1, lambda: 2)
+    runner = MembersRunner(layout, lambda: launcher, workers=1, use_tcp=True)
     job = Job(dag, JobConfig(), runner)
     job.start()
     assert launcher.started.wait(PROMPT)

@@ -11,12 +11,12 @@ import pytest
 
 from jetlet.core import DAG, Processor
 from jetlet.errors import JobFailedError, RestartableError
-from jetlet.execution.plan import ExecutionPlan
 from jetlet.jobs import coordinator
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.jobs.launcher import ProcessLauncher
+from jetlet.jobs.layout import Layout
 
 PROMPT = 60.0
 
@@ -54,10 +54,8 @@ def job_with(launcher, count=2, dag=None, **options):
     if dag is None:
         dag = DAG("job")
         dag.new_vertex("v", Nothing)
-    ExecutionPlan(dag, member_count=count).prepare()
-    runner = MembersRunner(
-        dag, count, lambda: launcher, default_parallelism=1, workers=1, **options
-    )
+    layout = Layout(dag, 1, lambda: count)
+    runner = MembersRunner(layout, lambda: launcher, workers=1, **options)
     job = Job(dag, JobConfig(), runner)
     job.start()
     return job

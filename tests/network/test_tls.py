@@ -12,11 +12,11 @@ import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.errors import JetletError
-from jetlet.execution.plan import ExecutionPlan
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.job import Job
 from jetlet.jobs.launcher import ProcessLauncher
+from jetlet.jobs.layout import Layout
 from jetlet.network.handshake import new_secret
 from jetlet.network.hub import Hub
 from jetlet.network.tls import Tls
@@ -128,8 +128,7 @@ def test_job_runs_over_tls(tls):
         agg.counting()
     ).write_to(out)
     dag = p.plan(default_parallelism=1)
-    ExecutionPlan(dag, member_count=2).prepare()
-    runner = MembersRunner(dag, 2, ProcessLauncher, default_parallelism=1, workers=1, tls=tls)
+    runner = MembersRunner(Layout(dag, 1, lambda: 2), ProcessLauncher, workers=1, tls=tls)
     job = Job(dag, JobConfig(), runner)
     job.start()
     job.join(60)

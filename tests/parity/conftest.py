@@ -1,10 +1,18 @@
-"""One suite, every engine: a test that asks for ``engine`` runs on each of those listed here."""
+"""One suite, every engine: a test that asks for ``engine`` runs on each of those listed here.
+
+A process has one session of Spark's, so ``test_cluster.py`` has a second run for the executors of a
+cluster: ``JETLET_PARITY=cluster pytest tests/parity``.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,10 +42,28 @@ def _spark() -> Any:
     return SparkEngine(master="local[2]")
 
 
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """Two executors, processes of their own."""
+    from jetlet import SparkEngine
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
+    from clusters import local_cluster
+
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
+        local_cluster(Path(directory)) as master,
+        SparkEngine(master) as engine,
+    ):
+        yield engine
+
+
 KEYED = frozenset(
     f"test_{name}" for name in ("aggregates", "joins", "stateful", "streams", "windows")
 )
 """Where items go from member to member by key."""
+STREAMED = frozenset({"test_streams", "test_windows"})
+ON_MEMBERS = JobConfig(streaming="members")
 
 HOSTS = [
     Host("embedded-1", lambda: EmbeddedEngine(workers=1), JobConfig()),
@@ -51,7 +77,10 @@ HOSTS = [
         only=KEYED,
     ),
     Host("spark-local", _spark, JobConfig(), runs_here=False),
+    Host("spark-members", _spark, ON_MEMBERS, runs_here=False, only=KEYED),
 ]
+if os.environ.get("JETLET_PARITY") == "cluster":
+    HOSTS = [Host("spark-cluster-members", _cluster, ON_MEMBERS, runs_here=False, only=STREAMED)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,13 +119,13 @@ class EngineUnderTest:
 @pytest.fixture(scope="session")
 def hosts() -> Iterator[Callable[[Host], EngineUnderTest]]:
     """Engines, each started when it is first asked for and shared by the whole session."""
-    started: dict[str, EngineUnderTest] = {}
+    started: dict[Callable[[], Any], Any] = {}
     with ExitStack() as stack:
 
         def get(host: Host) -> EngineUnderTest:
-            if host.name not in started:
-                started[host.name] = EngineUnderTest(host, stack.enter_context(host.make()))
-            return started[host.name]
+            if host.make not in started:
+                started[host.make] = stack.enter_context(host.make())
+            return EngineUnderTest(host, started[host.make])
 
         yield get
 
@@ -110,11 +139,11 @@ def _mark(host: Host) -> Any:
     return pytest.param(host, id=host.name, marks=marks)
 
 
-@pytest.fixture(params=[_mark(host) for host in HOSTS if not host.name.startswith("spark")])
+@pytest.fixture(params=[_mark(host) for host in HOSTS if host.name != "spark-local"])
 def streaming_engine(
     request: pytest.FixtureRequest, hosts: Callable[[Host], EngineUnderTest]
 ) -> EngineUnderTest:
-    """Those that run streams; the others refuse them when they are submitted."""
+    """Those that run streams in a way of their own."""
     return hosts(request.param)
 
 

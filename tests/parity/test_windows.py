@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import pytest
-
 from jetlet import Pipeline, agg, sinks, sources, windows
-from jetlet.errors import UnsupportedFeatureError
 from jetlet.testing import END, Timed, scripted_stream
 
 EVENTS = [(n * 7919 % 5000, f"k{n * n % 17}", n) for n in range(2000)]
@@ -184,15 +181,11 @@ def test_windows_of_no_items(engine):
     assert out.items == []
 
 
-def test_a_stream_runs_or_is_refused_when_it_is_submitted(engine):
+def test_windows_of_a_stream_that_ends(engine):
     p, out = Pipeline("stream"), sinks.collect()
     stream = scripted_stream([Timed(1, "a"), Timed(12, "b"), END])
     window = p.read_from(stream).with_native_timestamps().window(windows.tumbling(10))
     window.aggregate(agg.counting()).write_to(out)
-    if engine.name.startswith("spark"):
-        with pytest.raises(UnsupportedFeatureError, match=r"write p.run\(on='embedded'\)"):
-            engine.submit(p)
-        return
 
     engine.run(p)
 

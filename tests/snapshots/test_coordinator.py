@@ -243,7 +243,68 @@ def test_member_that_has_ended_is_not_waited_for():
     assert coordinator.prepared(1, None, 10.0) == [Begin(prepare.snapshot, (1,))]
     assert coordinator.ended(1, 10.0) == [Record(prepare.snapshot)]
     assert coordinator.recorded(1, None, 10.0) == [Over(prepare.snapshot, None)]
-    assert coordinator.tick(100.0) == [], "nobody is left"
+    assert coordinator.tick(100.0) == [], "nobody is left, and the record says so"
+
+
+# --- The end ----------------------------------------------------------------------------------
+
+
+def test_last_snapshot_is_taken_when_all_members_have_ended():
+    coordinator = ready()
+    taken = take(coordinator)
+    assert coordinator.ended(1, 11.0) == []
+    last = Snapshot(2, area=1)
+    assert taken.area == 0
+    assert coordinator.ended(0, 12.0) == [Prepare(last)]
+    assert coordinator.prepared(2, None, 12.0) == [Record(last)]
+    assert coordinator.recorded(2, None, 12.0) == [Over(last, None)]
+    assert coordinator.phase is Phase.IDLE
+    assert coordinator.tick(100.0) == []
+
+
+def test_record_that_does_not_know_of_the_end_is_followed_by_one_that_does():
+    coordinator = ready()
+    snapshot = recording(coordinator)
+    coordinator.recorded(snapshot.id, None, 10.0)
+    coordinator.ended(0, 10.0)
+    assert coordinator.ended(1, 10.0) == [Over(snapshot, None), Prepare(Snapshot(2, area=1))]
+
+
+def test_export_is_not_the_last_snapshot():
+    coordinator = ready(members=1)
+    coordinator.export("mine", 1.0)
+    export = Snapshot(1, export="mine")
+    coordinator.ended(0, 1.0)
+    assert coordinator.prepared(1, None, 1.0) == [Record(export)]
+    assert coordinator.recorded(1, None, 1.0) == [Over(export, None), Prepare(Snapshot(2, area=0))]
+
+
+def test_last_snapshot_that_fails_is_not_repeated():
+    coordinator = ready(members=1)
+    coordinator.ended(0, 1.0)
+    last = Snapshot(1, area=0)
+    assert coordinator.prepared(1, "no room", 1.0) == [Over(last, "no room")]
+    assert coordinator.tick(100.0) == []
+    coordinator = ready(members=1)
+    coordinator.ended(0, 1.0)
+    coordinator.prepared(1, None, 1.0)
+    assert coordinator.recorded(1, "no room", 1.0) == [Over(last, "no room")]
+    assert coordinator.tick(100.0) == []
+
+
+def test_terminal_snapshot_has_no_successor():
+    coordinator = ready(members=1)
+    coordinator.terminate(1.0)
+    coordinator.prepared(1, None, 1.0)
+    coordinator.saved(0, 1, None, 1.0)
+    coordinator.recorded(1, None, 1.0)
+    assert coordinator.ended(0, 1.0) == [Over(Snapshot(1, area=0, is_terminal=True), None)]
+
+
+def test_without_an_interval_there_is_no_last_snapshot():
+    coordinator = ready(members=1, interval=None)
+    assert coordinator.ended(0, 1.0) == []
+    assert coordinator.phase is Phase.IDLE
 
 
 # --- Anything at all --------------------------------------------------------------------------
@@ -445,3 +506,37 @@ def test_terminal_snapshot_always_ends_the_attempt(count, before, data):
         world.step()
     assert world.is_ended
     assert world.coordinator.phase is Phase.STOPPED
+
+
+@given(st.integers(1, 4), st.integers(0, 40), st.data())
+@settings(max_examples=300)
+def test_end_of_all_members_is_recorded_unless_that_fails(count, before, data):
+    world = World(count, data.draw)
+    records = []
+    obey = world.obey
+
+    def watch(commands):
+        commands = list(commands)
+        records.extend(set(world.alive) for c in commands if isinstance(c, Record))
+        obey(commands)
+
+    world.obey = watch
+    for _ in range(before):
+        world.step()
+    while world.alive:
+        if data.draw(st.booleans()):
+            world.step()
+            continue
+        # Who takes part in a snapshot does not end before it has heard the outcome.
+        busy = {e[1] for e in world.pending if e[0] in {"saved", "committed"}}
+        if world.coordinator.phase is Phase.RECORDING or not world.alive - busy:
+            world.step()
+            continue
+        member = min(world.alive - busy)
+        world.alive.discard(member)
+        world.pending = [e for e in world.pending if e != ("drained", member)]
+        world.obey(world.coordinator.ended(member, world.now))
+    while world.pending:
+        world.step()
+    assert world.coordinator.phase is Phase.IDLE
+    assert any(not alive for alive in records) or world.over[-1].error is not None

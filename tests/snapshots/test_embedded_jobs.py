@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 from functools import partial
@@ -19,6 +20,8 @@ from jetlet.errors import (
     RestartableError,
     SnapshotError,
 )
+from jetlet.pipeline.source import BatchSource
+from jetlet.processors.read import ReadSupplier
 from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
 from jetlet.snapshots.store import SnapshotStore
 from jetlet.testing import END, VirtualClock, pause, scripted_stream
@@ -432,7 +435,7 @@ def test_failed_snapshots_do_not_stop_the_job(engine, kit, config, trouble, erro
     before = job.metrics().snapshots["failed"]
     kit.eventually(lambda: job.metrics().snapshots["failed"] >= before + 3)
     assert str(error) in job.metrics().snapshots["last_error"]
-    assert "failed, the job goes on" in caplog.text
+    assert caplog.text.count("failed, the job goes on") == 1, "once, not each time"
     tap.limit = 10_000
     trouble.update(error=None)
     take_some(kit, job)
@@ -440,6 +443,81 @@ def test_failed_snapshots_do_not_stop_the_job(engine, kit, config, trouble, erro
     tap.open()
     job.join(kit.PROMPT)
     check_exact(ledger, kit)
+
+
+class FullDisk(io.BytesIO):
+    """A file that is created and cannot be written to."""
+
+    def write(self, data):
+        raise OSError(28, "No space left on device")
+
+    def fileno(self):
+        return -1
+
+
+@pytest.mark.parametrize("suffix", ["member-0.state", ".json.part"], ids=["state", "record"])
+def test_disk_that_fills_up_does_not_stop_the_job(engine, kit, config, monkeypatch, suffix, caplog):
+    create, is_full = LocalStorage.create, []
+
+    def open_full(self, path):
+        is_part = "/area-" in path and path.endswith(suffix)
+        return FullDisk() if is_full and is_part else create(self, path)
+
+    monkeypatch.setattr(LocalStorage, "create", open_full)
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    is_full.append(True)
+    failed = job.metrics().snapshots["failed"]
+    kit.eventually(lambda: job.metrics().snapshots["failed"] >= failed + 3)
+    tap.failing_at = {7000: RestartableError("lost")}
+    tap.limit = 10_000
+    kit.eventually(lambda: job.metrics().snapshots["restarts"] == 1)
+    assert "No space left" in job.metrics().snapshots["last_error"]
+    is_full.clear()
+    take_some(kit, job)
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert caplog.text.count("failed, the job goes on") == 1
+
+
+LATE = {"close_durably", "move", "sync_directory"}
+"""What may be done although it has failed."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_storage_that_fails_at_random_leaves_no_trace_in_the_results(
+    engine, kit, config, monkeypatch, seed
+):
+    """Whatever it was doing: the outcome of a snapshot is known, or the attempt ends."""
+    rng, has_begun = random.Random(seed), []
+
+    def sabotage(name):
+        original = getattr(LocalStorage, name)
+
+        def call(self, *args):
+            if has_begun and name != "close_durably" and rng.random() < 0.03:
+                raise OSError(28, f"No space left on device, to {name}")
+            result = original(self, *args)
+            if has_begun and name in LATE and rng.random() < 0.03:
+                raise OSError(5, f"Input/output error, after {name}")
+            return result
+
+        monkeypatch.setattr(LocalStorage, name, call)
+
+    for name in ("create", "close_durably", "make_directory", "move", "sync_directory", "remove"):
+        sabotage(name)
+    ledger, tap = kit.Ledger(), kit.Tap()
+    tap.failing_at = {n: RestartableError(f"number {n}") for n in range(900, COUNT, 1700)}
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    settings = config(snapshot_interval=0.001, max_restarts=1000, max_restart_pause=0.01)
+    job = engine.submit(dag, settings)
+    has_begun.append(True)
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert job.metrics().snapshots["restarts"] >= len(range(900, COUNT, 1700))
 
 
 def test_directory_that_vanishes_is_made_again(engine, kit, config, tmp_path):
@@ -454,6 +532,44 @@ def test_directory_that_vanishes_is_made_again(engine, kit, config, tmp_path):
     tap.open()
     job.join(kit.PROMPT)
     check_exact(ledger, kit)
+
+
+def test_job_whose_snapshots_are_gone_does_not_begin_anew(engine, kit, config, tmp_path):
+    """It would write again what was committed with them."""
+    ledger, tap = kit.Ledger(), kit.Tap(5000)
+    dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
+    job = engine.submit(dag, config())
+    take_some(kit, job)
+    job.suspend()
+    before = list(ledger.items)
+    shutil.rmtree(tmp_path / "state")
+    job.resume()
+    with pytest.raises(SnapshotError, match=r"has no snapshot left .* all are gone"):
+        job.join(kit.PROMPT)
+    assert ledger.items == before
+
+
+def test_each_cause_of_failed_snapshots_is_told_once(engine, kit, config, trouble, caplog):
+    dag = kit.counting_dag(COUNT, lambda: kit.Bag([]), tap=kit.Tap(5000))
+    job = engine.submit(dag, config())
+
+    def fail(error):
+        trouble.update(error=error, suffix=".state")
+        before = job.metrics().snapshots["failed"]
+        kit.eventually(lambda: job.metrics().snapshots["failed"] >= before + 4)
+
+    def told():
+        return [r.getMessage() for r in caplog.records if "goes on" in r.getMessage()]
+
+    fail(OSError(28, "No space left on device"))
+    assert len(told()) == 1
+    fail(PermissionError("denied"))
+    assert len(told()) == 2
+    trouble.update(error=None)
+    take_some(kit, job)
+    fail(PermissionError("denied"))
+    assert len(told()) == 3, "in between it was good again"
+    job.cancel()
 
 
 def test_job_is_suspended_even_if_its_last_snapshot_fails(engine, kit, config, trouble):
@@ -620,6 +736,27 @@ def test_processors_that_have_completed_are_not_run_again(engine, kit, config, a
     assert job.metrics()["early"].calls == 0, "it was not run again"
 
 
+def test_processors_that_have_completed_are_not_run_however_often_their_number_changes(
+    engine, kit, config
+):
+    ledger, early, tap = kit.Ledger(), kit.Ledger(), kit.Tap(2000)
+    dag = two_inputs(kit, ledger, ledger, short=500, long=COUNT, tap=tap, bag=early)
+    job = engine.submit(dag, config(default_parallelism=2))
+    kit.eventually(lambda: "early" in job.metrics() and job.metrics()["early"].received == 500)
+    take_some(kit, job, 3)
+    job.cancel()
+    for parallelism in (3, 1, 4):
+        job = engine.submit(dag, config(default_parallelism=parallelism))
+        take_some(kit, job)
+        assert job.metrics()["early"].calls == 0
+        job.cancel()
+    tap.open()
+    job = engine.submit(dag, config(default_parallelism=2))
+    job.join(kit.PROMPT)
+    assert sorted(ledger.items) == sorted([*range(500), *range(COUNT)])
+    assert sorted(early.items) == list(range(500))
+
+
 def test_source_that_has_ended_in_part_is_read_on_by_others(engine, kit, config):
     """Of four partitions three have ended when the number of readers changes."""
 
@@ -641,6 +778,43 @@ def test_source_that_has_ended_in_part_is_read_on_by_others(engine, kit, config)
     tap.open()
     engine.submit(dag, config(default_parallelism=3)).join(kit.PROMPT)
     assert sorted(ledger.items) == list(range(4000))
+
+
+class Lengths(BatchSource):
+    """Splits of so many numbers each; but for the first, they wait at the tap."""
+
+    name = "lengths"
+
+    def __init__(self, lengths, tap):
+        self._lengths, self._tap = lengths, tap
+
+    def splits(self, target):
+        return range(len(self._lengths))
+
+    def read(self, split):
+        for number in range(self._lengths[split]):
+            while split and self._tap.limit is not None and number >= self._tap.limit:
+                yield []
+            yield [(split, number)]
+
+
+@pytest.mark.parametrize("after", [2, 1, 3])
+def test_splits_are_left_to_those_that_are_run_again(engine, kit, config, after):
+    """The first reader has come to its end, and the second has several splits before it."""
+    lengths = (10, 500, 0, 300, 0, 200)
+    ledger, tap = kit.Ledger(), kit.Tap(100)
+    dag = DAG("lengths")
+    read = dag.new_vertex("read", ReadSupplier(Lengths(lengths, tap)))
+    write = dag.vertex(Vertex("write", lambda: kit.LedgerSink(ledger), hook=ledger))
+    dag.edge(between(read, write))
+    job = engine.submit(dag, config(default_parallelism=2))
+    kit.eventually(lambda: "write" in job.metrics() and job.metrics()["write"].received == 110)
+    take_some(kit, job, 3)
+    job.cancel()
+    tap.open()
+    engine.submit(dag, config(default_parallelism=after)).join(kit.PROMPT)
+    expected = [(split, n) for split, length in enumerate(lengths) for n in range(length)]
+    assert sorted(ledger.items) == expected
 
 
 # --- Edges of higher priority -----------------------------------------------------------------

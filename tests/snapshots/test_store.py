@@ -108,6 +108,33 @@ def test_completed_job_begins_anew(place):
     assert store.snapshots() == []
 
 
+def test_run_keeps_its_id_until_it_has_completed(place):
+    """Also before there is a snapshot: attempts leave things that are known by it."""
+    assert store_at(place).begin_attempt("one").job_id == "one"
+    assert store_at(place).begin_attempt("two").job_id == "one"
+    attempt = store_at(place).begin_attempt("three")
+    store_at(place).complete(attempt.epoch)
+    assert store_at(place).begin_attempt("four").job_id == "four"
+    assert store_at(place).begin_attempt("five", fresh=True).job_id == "five"
+    assert store_at(place).begin_attempt("six").job_id == "five"
+
+
+def test_attempt_that_died_before_it_knew_what_to_begin_with_is_as_if_it_had_not_been(place):
+    store = store_at(place)
+    attempt = store.begin_attempt("one")
+    store.complete(attempt.epoch)
+    write(store, attempt.epoch, 1, 0)  # as if it had been killed before all was removed
+    store._claim()
+    again = store_at(place).begin_attempt("two")
+    assert again.job_id == "two", "the job has completed all the same"
+    assert again.restored is None
+
+
+def test_job_that_must_go_on_does_not_begin_anew(place):
+    with pytest.raises(SnapshotError, match="all are gone"):
+        store_at(place).begin_attempt(must_restore=True)
+
+
 def test_fresh_start_leaves_aside_what_is_there(place):
     store = store_at(place)
     store.begin_attempt()

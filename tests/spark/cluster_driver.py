@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import urllib.request
 import uuid
@@ -23,7 +24,8 @@ from typing import Any
 
 from clusters import connect_server, local_cluster, standalone
 
-from jetlet import Pipeline, SparkEngine, agg, sinks, sources, whole_item
+from jetlet import JobConfig, JobStatus, Pipeline, SparkEngine, agg, sinks, sources, whole_item
+from jetlet.connectors.log import Log
 
 CLUSTERS: dict[str, Any] = {
     "local-cluster": local_cluster,
@@ -316,6 +318,135 @@ def speculation(engine: SparkEngine, directory: Path) -> Any:
     engine.submit(p).join(PATIENCE)
     expected = list(range(2000))
     return [read_numbers(target) == expected, sorted(out.items) == expected, others(target)]
+
+
+# --- Members ----------------------------------------------------------------------------------
+
+EVENTS = 3000
+KEYS = 7
+
+
+class Feed(threading.Thread):
+    """Writes events into a log, bit by bit, so that snapshots are taken in between."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(daemon=True)
+        self._log = Log(directory, partitions=4, serializer="json")
+
+    def run(self) -> None:
+        with self._log as log:
+            for start in range(0, EVENTS, 30):
+                log.append([[n] for n in range(start, start + 30)])
+                time.sleep(0.02)
+
+
+def counting(directory: Path, before: Any = whole_item) -> Pipeline:
+    """Gives each event of the log with its number among those of its key."""
+
+    def count(state: list[int], key: int, event: list[int]) -> list[int]:
+        state[0] += 1
+        return [key, state[0], event[0]]
+
+    p = Pipeline(directory.name)
+    events = p.read_from(sources.log(directory / "log", serializer="json")).without_timestamps()
+    keyed = events.grouping_key(lambda event: event[0] % KEYS)
+    # Behind the key, so that both members have something to do.
+    counted = keyed.map_stateful(lambda: [0], count).map(before)
+    counted.write_to(sinks.json_lines(directory / "out"))
+    return p
+
+
+def submit_counting(engine: SparkEngine, directory: Path, before: Any = whole_item) -> Any:
+    config = JobConfig(
+        processing_guarantee="exactly-once",
+        snapshot_interval=0.2,
+        snapshot_dir=str(directory / "state"),
+    )
+    return engine.submit(counting(directory, before), config)
+
+
+def finish_counting(job: Any, directory: Path) -> Any:
+    """Whether the results are exact; how often the job was restarted."""
+
+    def read() -> list[list[int]]:
+        parts = (part.read_text() for part in (directory / "out").glob("part-*"))
+        return [json.loads(line) for part in parts for line in part.splitlines()]
+
+    wait_until(lambda: len(read()) >= EVENTS or job.status.is_final)
+    restarts = job.metrics().snapshots["restarts"]
+    job.cancel()
+    by_key = [range(key, EVENTS, KEYS) for key in range(KEYS)]
+    expected = [[k, i + 1] for k, events in enumerate(by_key) for i in range(len(events))]
+    found = read()
+    is_exact = sorted(event for _, _, event in found) == list(range(EVENTS))
+    return [is_exact and sorted([key, n] for key, n, _ in found) == expected, restarts]
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def count_on_members(engine: SparkEngine, directory: Path, before: Any = whole_item) -> Any:
+    feed = Feed(directory / "log")
+    job = submit_counting(engine, directory, before)
+    wait_until(lambda: job.status is JobStatus.RUNNING)
+    feed.start()
+    return finish_counting(job, directory)
+
+
+@scenario
+def members(engine: SparkEngine, directory: Path) -> Any:
+    return count_on_members(engine, directory / "members")
+
+
+@scenario
+def members_worker_killed(engine: SparkEngine, directory: Path) -> Any:
+    mark = directory / "members_worker_killed"
+    return count_on_members(engine, directory / "worker", kill("worker", mark, at=700))
+
+
+@scenario
+def members_executor_killed(engine: SparkEngine, directory: Path) -> Any:
+    mark = directory / "members_executor_killed"
+    return count_on_members(engine, directory / "executor", kill("executor", mark, at=700))
+
+
+@scenario
+def members_cancelled(engine: SparkEngine, directory: Path) -> Any:
+    """How long it takes, and whether the processes of the members are gone then."""
+    p, out = Pipeline("endless"), sinks.collect()
+    stream = p.read_from(sources.item_stream(500)).without_timestamps()
+    stream.rebalance().map(lambda _: os.getpid()).write_to(out)
+    job = engine.submit(p)
+    wait_until(lambda: len(set(out.items)) == 2)
+    started = time.monotonic()
+    job.cancel()
+    seconds = time.monotonic() - started
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in set(out.items)))
+    return [len(set(out.items)), seconds, time.monotonic() - started]
+
+
+@scenario
+def members_until_killed(engine: SparkEngine, directory: Path) -> Any:
+    """Somebody kills the driver when the file is there."""
+    feed = Feed(directory / "driver" / "log")
+    job = submit_counting(engine, directory / "driver")
+    wait_until(lambda: job.status is JobStatus.RUNNING)
+    feed.start()
+    wait_until(lambda: job.metrics().snapshots["taken"] >= 2)
+    (directory / "running").touch()
+    time.sleep(PATIENCE)
+
+
+@scenario
+def members_resumed(engine: SparkEngine, directory: Path) -> Any:
+    with Log(directory / "driver" / "log", serializer="json") as log:
+        # The driver that was killed may not have written all.
+        written = sum(log.end_offsets())
+        log.append([[n] for n in range(written, EVENTS)])
+    return finish_counting(submit_counting(engine, directory / "driver"), directory / "driver")
 
 
 # --- The driver -------------------------------------------------------------------------------

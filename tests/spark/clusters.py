@@ -51,6 +51,10 @@ class Daemon:
                 raise RuntimeError(f"{self._process.args} did not start:\n{said}")
             time.sleep(0.05)
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def __enter__(self) -> Self:
         return self
 
@@ -59,8 +63,7 @@ class Daemon:
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
 
 @contextmanager
@@ -79,37 +82,67 @@ def local_cluster(directory: Path) -> Iterator[str]:
     yield "local-cluster[2,1,1024]"
 
 
+class Standalone:
+    """A master and two workers of one core, each on an address of its own."""
+
+    WORKERS = (1, 2)
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._daemons: dict[str, Daemon] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.push(self)  # what has been started by the time that something goes wrong
+            master = self._start("master", "127.0.0.1", "master.Master")
+            self.address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
+            master.wait_for("I have been elected leader")
+            for number in self.WORKERS:
+                self.start_worker(number)
+            for number in self.WORKERS:
+                self.await_worker(number)
+            stack.pop_all()
+        return self
+
+    def start_worker(self, number: int) -> None:
+        self._start(
+            f"worker-{number}",
+            # Spark never runs a task a second time on the same host, for speculation.
+            f"127.0.0.{number}",
+            "worker.Worker",
+            *("--cores", "1", "--memory", "1500m"),
+            *("--work-dir", str(self._directory / f"work-{number}"), self.address),
+        )
+
+    def await_worker(self, number: int) -> None:
+        self._daemons[f"worker-{number}"].wait_for("Successfully registered with master")
+
+    def kill_worker(self, number: int) -> None:
+        self._daemons[f"worker-{number}"].kill()
+
+    def _start(self, name: str, host: str, kind: str, *arguments: str) -> Daemon:
+        daemon = self._daemons[name] = Daemon(
+            name,
+            *(str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"),
+            *("--host", host, "--port", "0", "--webui-port", "0"),
+            *arguments,
+            directory=self._directory,
+            SPARK_LOCAL_IP=host,
+            SPARK_DAEMON_MEMORY="256m",
+            SPARK_LOCAL_DIRS=str(self._directory / "local"),
+        )
+        return daemon
+
+    def __exit__(self, *_: object) -> None:
+        for daemon in reversed(self._daemons.values()):
+            daemon.__exit__()
+
+
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
     """A master and two workers of one core, each on an address of its own."""
-    run = str(HOME / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    environ = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(directory / "local")}
-
-    def daemon(name: str, host: str, kind: str, *arguments: str) -> Daemon:
-        command = [run, f"{deploy}.{kind}", "--host", host, "--port", "0", "--webui-port", "0"]
-        return stack.enter_context(
-            Daemon(name, *command, *arguments, directory=directory, SPARK_LOCAL_IP=host, **environ)
-        )
-
-    with ExitStack() as stack:
-        master = daemon("master", "127.0.0.1", "master.Master")
-        address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-        master.wait_for("I have been elected leader")
-        # Spark never runs a task a second time on the same host, for speculation.
-        workers = [
-            daemon(
-                f"worker-{number}",
-                f"127.0.0.{number}",
-                "worker.Worker",
-                *("--cores", "1", "--memory", "1500m"),
-                *("--work-dir", str(directory / f"work-{number}"), address),
-            )
-            for number in (1, 2)
-        ]
-        for worker in workers:
-            worker.wait_for("Successfully registered with master")
-        yield address
+    with Standalone(directory) as cluster:
+        yield cluster.address
 
 
 @contextmanager

@@ -15,7 +15,10 @@ pytestmark = [
     pytest.mark.timeout(450),
 ]
 
-SCENARIOS = ("session", "words", "join", "lookup", "frames", "module", "failure", "cancel")
+SCENARIOS = (
+    *("session", "words", "join", "lookup", "frames", "module", "failure", "cancel"),
+    *("members", "members_cancelled"),
+)
 WORDS = Counter(f"w{n * n % 97}" for n in range(5000))
 
 
@@ -48,6 +51,13 @@ def test_word_count(results, scenario):
 def test_keyed_join(results):
     expected = [[n, [25 if n < 40 else 0, [[n, f"name {n}"]]]] for n in range(50)]
     assert results["join"] == expected
+
+
+def test_a_stream_on_members(results):
+    assert results["members"] == [True, 0]
+    members, until_returned, _ = results["members_cancelled"]
+    assert members == 2
+    assert until_returned < 10
 
 
 def test_a_broadcast_and_counters(results):

@@ -14,7 +14,6 @@ from jetlet.errors import (
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
-from jetlet.spark import stages
 from jetlet.spark.session import PLAN_SETTINGS, active_session
 
 pytestmark = pytest.mark.spark
@@ -86,14 +85,6 @@ def test_guarantees_of_streams_are_refused(engine, guarantee):
 def test_a_snapshot_to_begin_with_is_refused(engine):
     with pytest.raises(UnsupportedFeatureError, match="leave it out"):
         engine.submit(count()[0], JobConfig(initial_snapshot="before", snapshot_dir="state"))
-
-
-def test_a_stream_is_refused_with_what_to_write(engine):
-    p = Pipeline("ticks")
-    p.read_from(sources.tail("lines.txt")).without_timestamps().write_to(sinks.noop())
-    for refuse in (engine.submit, lambda what: stages(what.plan(default_parallelism=1))):
-        with pytest.raises(UnsupportedFeatureError, match="on='embedded'"):
-            refuse(p)
 
 
 def test_a_job_on_spark_cannot_be_suspended(engine):

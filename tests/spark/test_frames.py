@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item
+from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item, windows
 from jetlet.core.inbox import Inbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import (
@@ -238,6 +238,18 @@ class TestOnSpark:
         build(p).write_to(out)
         engine.submit(p).join(90)
         return out.items
+
+    def test_windows_over_a_frame_of_many_partitions(self, engine):
+        """Which task a key belongs to does not depend on how many partitions there are."""
+
+        def build(p):
+            rows = p.read_from(sources.spark(lambda spark: spark.range(0, 300, 1, 5)))
+            keyed = rows.add_timestamps(lambda row: row["id"] // 60)
+            keyed = keyed.grouping_key(lambda row: row["id"] % 10)
+            return keyed.window(windows.tumbling(1)).aggregate(agg.counting())
+
+        found = self.run(engine, build)
+        assert sorted(found) == [(n, n + 1, digit, 6) for n in range(5) for digit in range(10)]
 
     def test_rows_of_a_frame_are_items(self, engine):
         items = self.run(

@@ -65,10 +65,10 @@ def test_options_of_the_embedded_engine_are_for_tasks_too(jetlet):
     assert done.exit_code == 0, done.output
 
 
-def test_spark_is_refused(jetlet):
+def test_streams_in_memory_are_refused_on_spark(jetlet):
     done = jetlet("run", "doubling_tasks.py", "--on", "spark")
     assert done.exit_code == 2
-    assert "leave out --on spark" in done.stderr
+    assert "systems.in_memory() lives in one process" in done.stderr
 
 
 def test_the_plan_is_shown(jetlet):

@@ -15,7 +15,7 @@ from jetlet.errors import (
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
-from jetlet.spark.engine import _check_bounded
+from jetlet.spark.ways import way_of
 from jetlet.tasks import (
     Scope,
     TaskApplication,
@@ -25,6 +25,7 @@ from jetlet.tasks import (
     stores,
     systems,
 )
+from jetlet.tasks.envelope import SystemStreamPartition
 
 PROMPT = 30.0
 
@@ -101,6 +102,61 @@ def test_every_message_is_processed_once(engine, memory, task, config):
         p.partition: o for c in saved.applications["app"].values() for p, o in c.offsets.items()
     }
     assert found == {p: len(memory.messages("in", p)) - 1 for p in range(3)}
+
+
+class CheckedCheckpoints:
+    """Checkpoints that look, at each commit, at what was processed until then."""
+
+    def __init__(self, done):
+        self.done = done
+        self.commits = 0
+        self.wrong = []
+
+    def open(self, application):
+        return self
+
+    def read(self, task):
+        return None
+
+    def write(self, task, checkpoint):
+        self.commits += 1
+        for partition, offset in checkpoint.offsets.items():
+            if sorted(self.done[partition]) != list(range(offset + 1)):
+                self.wrong.append((partition, offset, sorted(self.done[partition])))
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("inputs", [["s.in"], ["s.in", "s.more"]], ids=["alone", "joined"])
+def test_commits_that_coroutines_ask_for_cover_exactly_what_they_have_done(engine, inputs):
+    memory = systems.in_memory()
+    done = {}
+    for stream in ("in", "more"):
+        memory.create(stream, partitions=3)
+        for partition in range(3):
+            done[SystemStreamPartition("s", stream, partition)] = set()
+            memory.send_all(stream, range(500), partition=partition)
+        memory.end(stream)
+
+    async def task(envelope, collector, coordinator):
+        await asyncio.sleep(envelope.offset % 3 * 1e-4)
+        if envelope.offset % 7 == 0:
+            coordinator.commit()
+        done[envelope.partition].add(envelope.offset)
+
+    checked = CheckedCheckpoints(done)
+    config = TaskConfig(max_concurrency=8, commit_interval=0.003)
+    job = engine.submit(
+        application(task, memory, inputs=inputs, outputs=[], checkpoints=checked, config=config)
+    )
+    job.join(PROMPT)
+    assert checked.wrong == []
+    assert checked.commits > 10
+    read = [
+        offsets for partition, offsets in done.items() if str(partition.system_stream) in inputs
+    ]
+    assert read == [set(range(500))] * 3 * len(inputs)
 
 
 def test_messages_that_come_while_it_runs_are_picked_up(engine, memory):
@@ -345,9 +401,25 @@ def test_a_pipeline_follows_a_stream_in_memory_to_its_end(engine, memory):
     assert sorted(out.items) == list(range(1, 101))
 
 
-def test_spark_refuses_tasks(memory):
-    with pytest.raises(UnsupportedFeatureError, match="EmbeddedEngine"):
-        _check_bounded(application(Copy, memory).plan())
+def test_spark_runs_tasks_on_members_and_not_in_micro_batches(memory):
+    plan = application(Copy, memory).plan()
+    assert way_of(plan, JobConfig()).kind == "members"
+    with pytest.raises(UnsupportedFeatureError, match="members"):
+        way_of(plan, JobConfig(streaming="micro-batch"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        JobConfig(processing_guarantee="at-least-once"),
+        JobConfig(processing_guarantee="exactly-once", snapshot_dir="state"),
+        JobConfig(snapshot_dir="state"),
+        JobConfig(initial_snapshot="before"),
+    ],
+)
+def test_snapshots_are_refused_with_what_to_write_instead(engine, memory, config):
+    with pytest.raises(UnsupportedFeatureError, match=r"checkpoints=checkpoints\.in_directory"):
+        engine.submit(application(Copy, memory), config)
 
 
 def wait_until(condition):

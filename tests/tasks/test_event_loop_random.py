@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from jetlet.errors import ItemFailedError
 from jetlet.execution.progress import NO_PROGRESS
-from jetlet.tasks.envelope import IncomingEnvelope, SystemStreamPartition
-from jetlet.tasks.message import MessageInFlight, OffsetTracker
+from jetlet.tasks.message import OffsetTracker
 
 PARTITIONS = 2
 
@@ -209,22 +208,18 @@ def test_a_turn_with_many_messages_is_like_many_turns(bench_class, script):
 
 # --- The prefix ---------------------------------------------------------------------------------
 
-KEY = SystemStreamPartition("s", "t", 0)
-
 
 @given(st.permutations(range(12)), st.integers(0, 12))
 def test_the_offset_is_the_end_of_the_contiguous_prefix(order, count):
     tracker = OffsetTracker(-1)
-
-    class Worker:
-        pass
-
-    messages = [MessageInFlight(Worker, tracker, IncomingEnvelope(KEY, i, i), 0) for i in range(12)]
-    for message in messages:
-        tracker.begin(message)
+    tracker.begin(0)
+    tracker.begin_all(range(1, 12))
+    tracker.begin_all([12, 13])
+    tracker.take_back()
+    tracker.take_back()
     done = set()
     for i in order[:count]:
-        tracker.settle(messages[i])
+        tracker.settle(i)
         done.add(i)
         prefix = next((n for n in range(13) if n not in done), 12)
         assert tracker.last == prefix - 1

@@ -248,7 +248,7 @@ def test_what_is_due_goes_before_messages_that_were_handed_over_and_not_begun(be
     b.send("a", "b", "c", "d")
     b.run()
     worker = b.worker()
-    assert worker.in_flight == 3  # one more than may be begun
+    assert worker.in_flight == 4  # two more than may be begun
     assert b.loop.in_flight == 2
     wait_until(lambda: len(gates) == 2)
     b.advance(1.0)
@@ -264,6 +264,80 @@ def test_what_is_due_goes_before_messages_that_were_handed_over_and_not_begun(be
     at = log.index(("window", None))
     assert sorted(log[:at]) == [("begin", "a"), ("begin", "b"), ("end", "a"), ("end", "b")]
     assert log[-1] == ("commit", {0: 3})
+
+
+def test_messages_that_are_about_to_be_handed_over_are_taken_back_too(bench, log, monkeypatch):
+    begun = []
+
+    async def task(envelope, collector, coordinator):
+        begun.append(envelope.message)
+        await asyncio.sleep(3600)
+
+    b = bench(task, log=log, max_concurrency=2)
+    b.send("a", "b", "c", "d")
+    b.run()
+    wait_until(lambda: len(begun) == 2)
+    b.send("e", "f")
+    b.read()
+    monkeypatch.setattr(b.loop, "_submit", lambda: None)
+    b.turn()
+    worker = b.worker()
+    assert [envelope.message for envelope in worker.starting] == ["e", "f"]
+    assert worker.withdraw() == 4
+    assert [envelope.message for _, envelope in worker.pending] == ["c", "d", "e", "f"]
+    (tracker,) = worker.trackers.values()
+    assert list(tracker.in_flight) == [0, 1]
+    assert tracker.latest == 1
+
+
+def test_coroutines_get_many_messages_at_once_and_each_counts(bench, log):
+    async def task(envelope, collector, coordinator):
+        await asyncio.sleep(0)
+        log.append(envelope.message)
+
+    b = bench(task, log=log, max_concurrency=4, partitions=2)
+    b.send(*range(100))
+    b.send(*range(100, 130), partition=1)
+    b.memory.end("in")
+    b.settle(lambda: False)
+    assert sorted(what for what in log if isinstance(what, int)) == list(range(130))
+    assert ("commit", {0: 99}) in log
+    assert ("commit", {1: 29}) in log
+    (row,) = [row for name, row in b.tasklet.metrics_rows() if name == "app"]
+    assert row["received"] == 130
+    assert row["container"]["process_calls"] == row["container"]["chosen_envelopes"] == 130
+    assert row["container"]["in_flight"] == 0
+
+
+def test_a_turn_of_one_message_hands_over_one(bench, log):
+    async def task(envelope, collector, coordinator):
+        await asyncio.sleep(3600)
+
+    b = bench(task, log=log, max_concurrency=4, max_batch=1)
+    b.send(*range(5))
+    b.read()
+    counts = []
+    while b.turn().made_progress:
+        counts.append(b.worker().in_flight)
+    assert counts == [1, 2, 3, 4, 5]
+
+
+def test_one_coroutine_at_a_time_gets_no_message_before_the_one_before_is_done(bench, log):
+    class Task:
+        async def process(self, envelope, collector, coordinator):
+            log.append(("process", envelope.message))
+            coordinator.commit()
+
+    b = bench(Task, log=log)
+    b.send("a", "b")
+    b.memory.end("in")
+    b.settle(lambda: False)
+    assert log == [
+        ("process", "a"),
+        ("commit", {0: 0}),
+        ("process", "b"),
+        ("commit", {0: 1}),
+    ]
 
 
 def test_with_priorities_no_message_is_chosen_before_there_is_room_for_it(bench, log):

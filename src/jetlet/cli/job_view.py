@@ -190,7 +190,8 @@ class JobWatch:
         seconds, before = (elapsed, {}) if final else self._since(now, counts)
 
         def rate(key: Hashable) -> float:
-            return (counts[key] - before.get(key, 0)) / seconds if seconds > 0 else 0.0
+            # A restart has counters begin anew.
+            return max(0, counts[key] - before.get(key, 0)) / seconds if seconds > 0 else 0.0
 
         rows = []
         read = written = skipped = dead_letters = late_events = 0

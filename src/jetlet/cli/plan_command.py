@@ -13,6 +13,12 @@ from jetlet.running import ENGINES
 
 FORMATS = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
 """What the ending of the output file says about its format."""
+HOW = {
+    "batch": "as a batch job",
+    "members": "on members, tasks that live as long as the job does",
+    "micro-batch": "in micro-batches",
+}
+"""The ways in which Spark runs a pipeline."""
 
 
 @click.command()
@@ -102,8 +108,12 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
 
         if on != "spark":
             return tree(dag, parallelism)
-        from jetlet.spark import stages
+        from jetlet.jobs.config import MEMBERS, JobConfig
+        from jetlet.spark import stages, way
 
-        return stage_list(dag, stages(dag))
+        chosen = way(dag, JobConfig())
+        is_on_members = chosen.kind == MEMBERS
+        plan = tree(dag, parallelism) if is_on_members else stage_list(dag, stages(dag))
+        return f"{dag.name} runs on Spark {HOW[chosen.kind]}, because {chosen.reason}\n\n{plan}"
     except PlanningError as error:
         raise Refused(str(error)) from error

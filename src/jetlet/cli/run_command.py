@@ -28,8 +28,9 @@ from jetlet.cli.progress import (
 )
 from jetlet.cli.signals import Stopped, StopSignals
 from jetlet.cli.snapshot_options import in_flags, snapshot_options, snapshot_settings
+from jetlet.core.dag import DAG
 from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
-from jetlet.jobs.config import JobConfig
+from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
 from jetlet.running import ENGINES, make_engine
 from jetlet.tasks.application import TaskApplication
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from jetlet.metrics.server import MetricsServer
 
 BELONGS_TO = {
-    "members": "embedded",
     "workers": "embedded",
     "master": "spark",
     "spark_conf": "spark",
@@ -58,7 +58,12 @@ PATIENCE = 1.0
     show_default=True,
     help="The engine: Spark, or the one inside this process.",
 )
-@click.option("--members", type=click.IntRange(min=1), metavar="N", help="embedded: processes.")
+@click.option(
+    "--members",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="embedded: processes. spark: tasks of a stream; by default as many as there can be.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -75,6 +80,11 @@ PATIENCE = 1.0
     metavar="KEY=VALUE",
     multiple=True,
     help="spark: a setting, such as spark.executor.memory=4g; may be repeated.",
+)
+@click.option(
+    "--streaming",
+    type=click.Choice((MEMBERS, MICRO_BATCH)),
+    help="spark: how a stream runs; by default on members, unless Spark reads it.",
 )
 @click.option(
     "--parallelism",
@@ -117,6 +127,7 @@ def run(
     /,
     target: str,
     on: str,
+    streaming: str | None,
     parallelism: int | None,
     quiet: bool,
     interval: float,
@@ -149,7 +160,7 @@ def run(
       jetlet run jobs.py:daily --master 'local[4]' --spark-conf spark.driver.memory=4g
       jetlet run package.jobs:daily --on embedded --quiet > results.txt
       jetlet run clicks.py --on embedded --metrics-port 9464 --interval 60
-      jetlet run clicks.py --on embedded --guarantee exactly-once --snapshot-dir state
+      jetlet run clicks.py --guarantee exactly-once --snapshot-dir state
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     with StopSignals() as signals, ExitStack() as resources:
         runner = _Runner(signals, quiet=quiet, interval=interval, whole_traceback=traceback)
@@ -158,10 +169,11 @@ def run(
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target)
             on = _engine_of(loaded, on, ctx)
-            settings = snapshot_settings(engine_options, on, loaded.what)
-            options = _options(on, engine_options)
-            config = JobConfig(default_parallelism=parallelism, **settings)
-            if on == "embedded" and os.name == "posix":
+            is_batch = _is_batch_on_spark(loaded, on, streaming)
+            settings = snapshot_settings(engine_options, loaded.what, is_batch_on_spark=is_batch)
+            options = _options(on, engine_options, is_batch_on_spark=is_batch)
+            config = JobConfig(default_parallelism=parallelism, streaming=streaming, **settings)
+            if not is_batch and os.name == "posix":
                 from jetlet.cli.control_server import ControlServer
 
                 runner.control = resources.enter_context(
@@ -192,21 +204,36 @@ def _serve(host: str, port: int) -> MetricsServer:
 
 
 def _engine_of(loaded: Loaded, on: str, ctx: click.Context) -> str:
-    """The engine that was asked for; tasks have only one."""
-    if on == "embedded" or not isinstance(loaded.what, TaskApplication):
-        return on
-    if ctx.get_parameter_source("on") is not ParameterSource.DEFAULT:
-        raise Refused(f"{loaded.what.name} has tasks, which Spark cannot run: leave out --on {on}")
-    return "embedded"
+    """The engine that was asked for; that of tasks is another one if none was."""
+    is_default = ctx.get_parameter_source("on") is ParameterSource.DEFAULT
+    return "embedded" if is_default and isinstance(loaded.what, TaskApplication) else on
 
 
-def _options(on: str, given: dict[str, Any]) -> dict[str, Any]:
+def _is_batch_on_spark(loaded: Loaded, on: str, streaming: str | None) -> bool:
+    """True if it is to run as a batch job of Spark's, which is not controlled while it runs."""
+    if on != "spark":
+        if streaming is not None:
+            raise Refused(f"--streaming {streaming} is for Spark: leave it out, or --on {on}")
+        return False
+    from jetlet.spark import way
+
+    what = loaded.what
+    try:
+        dag = what if isinstance(what, DAG) else what.plan(default_parallelism=1)
+        return way(dag, JobConfig(streaming=streaming)).is_batch
+    except PlanningError as error:
+        raise Refused(str(error)) from error
+
+
+def _options(on: str, given: dict[str, Any], *, is_batch_on_spark: bool) -> dict[str, Any]:
     """The engine's options, by the names it has for them."""
     options: dict[str, Any] = {}
     for name, value in given.items():
         if value is None or value == ():
             continue
-        engine = BELONGS_TO[name]
+        # A batch job has tasks, and no members.
+        fits = "embedded" if name == "members" and is_batch_on_spark else on
+        engine = BELONGS_TO.get(name, fits)
         flag = f"--{name.replace('_', '-')}"
         if engine != on:
             if on == "spark":

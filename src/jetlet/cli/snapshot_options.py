@@ -34,42 +34,42 @@ _OPTIONS = [
     click.option(
         "--guarantee",
         type=click.Choice(GUARANTEES),
-        help="embedded: what a failure may do to results; needs --snapshot-dir. By default none.",
+        help="What a failure may do to results; needs --snapshot-dir. By default none.",
     ),
     click.option(
         "--snapshot-dir",
         metavar="DIR",
-        help="embedded: where snapshots go, a directory or a URL. A job that was run with it "
+        help="Where snapshots go, a directory or a URL. A job that was run with it "
         "before, and has not completed, goes on from its last snapshot.",
     ),
     click.option(
         "--snapshot-interval",
         type=click.FloatRange(min=0.0, min_open=True),
         metavar="SECONDS",
-        help="embedded: between two snapshots; by default 10.",
+        help="Between two snapshots; by default 10.",
     ),
     click.option(
         "--keep-snapshots",
         type=click.IntRange(min=1),
         metavar="N",
-        help="embedded: how many good ones are kept; by default 1.",
+        help="How many good ones are kept; by default 1.",
     ),
     click.option(
         "--from-snapshot",
         metavar="NAME",
-        help="embedded: begin with what 'jetlet snapshot' has saved under this name, or with the "
+        help="Begin with what 'jetlet snapshot' has saved under this name, or with the "
         "one at a path.",
     ),
-    click.option("--fresh", is_flag=True, help="embedded: begin anew, and forget old snapshots."),
+    click.option("--fresh", is_flag=True, help="Begin anew, and forget old snapshots."),
     click.option(
         "--allow-changed-stages",
         is_flag=True,
-        help="embedded: begin although stages with state have come or gone since the snapshot.",
+        help="Begin although stages with state have come or gone since the snapshot.",
     ),
     click.option(
         "--suspend-on-failure",
         is_flag=True,
-        help="embedded: wait for 'jetlet resume' if the job fails for good.",
+        help="Wait for 'jetlet resume' if the job fails for good.",
     ),
 ]
 
@@ -95,17 +95,19 @@ def snapshot_options(command: F) -> F:
     return command
 
 
-def snapshot_settings(given: dict[str, Any], on: str, what: object) -> dict[str, Any]:
+def snapshot_settings(
+    given: dict[str, Any], what: object, *, is_batch_on_spark: bool
+) -> dict[str, Any]:
     """Take them out of ``given``; what they say for the job's configuration."""
     values = {name: given.pop(name) for name in FLAGS}
     settings = {name: value for name, value in values.items() if value not in (None, False)}
     if not settings:
         return {}
     flag = FLAGS[next(iter(settings))]
-    if on != "embedded":
+    if is_batch_on_spark:
         raise Refused(
-            f"{flag} is for the embedded engine: write --on embedded. A bounded pipeline on Spark "
-            f"gives exact results without it"
+            f"{flag} is for streams: a bounded pipeline on Spark gives exact results without it. "
+            f"Leave it out, or write --on embedded or --streaming members"
         )
     if not isinstance(what, Pipeline) and hasattr(what, "checkpoints"):
         raise Refused(f"{flag} is for pipelines; tasks keep checkpoints of their own: leave it out")

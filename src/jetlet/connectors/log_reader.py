@@ -123,6 +123,19 @@ class PartitionReader:
             return None
         return Records(first, items, timestamps)
 
+    @property
+    def is_at_end(self) -> bool:
+        """True if the last poll found that nothing was written behind the last record.
+
+        Otherwise there may be half a frame, or another segment to come, and polling helps.
+        """
+        cursor = self._cursor
+        return not (self._is_sealed or self._held or cursor is None or cursor.has_rest)
+
+    def look_around(self) -> None:
+        """Something has changed: if there is nothing new here, see whether it goes on elsewhere."""
+        self._empty_polls = CHECK_EVERY - 1
+
     def seek(self, offset: int | None) -> None:
         """Go on from this offset; ``None`` is the first record that is there."""
         while True:

@@ -154,9 +154,9 @@ class LocalStorage:
         return open(path, "xb", buffering=WRITE_BUFFER)  # noqa: PTH123
 
     def close_durably(self, file: BinaryIO) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
 
     def make_directory(self, path: str) -> list[str]:
         target = Path(path)

@@ -16,6 +16,9 @@ So while a job runs:
 
 Both are undone when the last job of the process has ended. Whoever has switched the collector off,
 set a higher threshold or frozen objects has made a decision, and nothing is changed.
+
+A process that keeps much from one job to the next says so (:func:`keep_frozen`): then what was
+there before a job is left out after it, too.
 """
 
 from __future__ import annotations
@@ -34,8 +37,13 @@ MIDDLE_AGE, OLD_AGE = 5, 100
 From Python 3.14 on the old ones are looked at in portions, and these numbers mean other things.
 """
 
+RUNS_KEPT = 128
+"""Where much is kept, everything is looked at after so many jobs."""
+
 _lock = threading.Lock()
 _jobs = 0
+_is_kept = False
+_runs_kept = 0
 _found: tuple[int, int, int] | None = None
 """The thresholds before the first job, if they were changed."""
 _set: tuple[int, int, int] | None = None
@@ -51,6 +59,19 @@ def spared_collector() -> Iterator[None]:
         _leave()
 
 
+def keep_frozen(is_kept: bool) -> None:
+    """Leave what is there when a job begins out of the search between jobs, or do so no more.
+
+    A worker of Spark's looks for garbage after each task. With a state of a million objects, which
+    stays there for the next one, that would take longer than the task.
+    """
+    global _is_kept
+    with _lock:
+        if _is_kept and not is_kept and not _jobs:
+            gc.unfreeze()
+        _is_kept = is_kept
+
+
 def _enter() -> None:
     global _jobs, _found, _set
     with _lock:
@@ -58,7 +79,7 @@ def _enter() -> None:
         found = gc.get_threshold()
         if _jobs > 1 or not gc.isenabled() or not 0 < found[0] < YOUNG_OBJECTS:
             return
-        if gc.get_freeze_count():
+        if gc.get_freeze_count() and not _is_kept:
             return
         older = found[1:] if sys.version_info >= (3, 14) else (MIDDLE_AGE, OLD_AGE)
         _found, _set = found, (YOUNG_OBJECTS, *older)
@@ -67,7 +88,7 @@ def _enter() -> None:
 
 
 def _leave() -> None:
-    global _jobs, _found
+    global _jobs, _found, _runs_kept
     with _lock:
         _jobs -= 1
         if _jobs or _found is None:
@@ -75,4 +96,6 @@ def _leave() -> None:
         if gc.get_threshold() == _set:  # nobody else has changed them since
             gc.set_threshold(*_found)
         _found = None
-        gc.unfreeze()
+        _runs_kept += _is_kept
+        if not _is_kept or _runs_kept % RUNS_KEPT == 0:
+            gc.unfreeze()

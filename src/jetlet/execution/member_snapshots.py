@@ -24,7 +24,14 @@ class MemberSnapshots:
         self._writer = writer
         self._told = 0
 
-    def newly_ended(self) -> tuple[EndedProcessor, ...]:
+    def all_ended(self) -> tuple[EndedProcessor, ...]:
+        """All processors that have completed so far.
+
+        Also those of which reports on snapshots tell: the last one may be late, or never come.
+        """
+        return tuple(self.context.ended)
+
+    def _newly_ended(self) -> tuple[EndedProcessor, ...]:
         """Processors that have completed, each of them once."""
         ended = tuple(self.context.ended[self._told :])
         self._told += len(ended)
@@ -47,7 +54,7 @@ class MemberSnapshots:
     def _all_saved(self, on_saved: Callable[[MemberReport], None]) -> None:
         # Those that completed by now belong to this snapshot; those that complete from now on
         # have saved for it, and are waiting for its outcome.
-        ended = self.newly_ended()
+        ended = self._newly_ended()
 
         def on_written(written: Written) -> None:
             on_saved(

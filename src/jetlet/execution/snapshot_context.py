@@ -73,9 +73,9 @@ class SnapshotContext:
         completed, snapshots will say so.
         """
         with self._lock:
-            self.live -= 1
             if ended is not None:
                 self.ended.append(ended)
+            self.live -= 1  # whoever sees that nobody is left finds all that have completed
             if self.finished_id < self.started_id:
                 is_awaited = saved_id < self.started_id
             else:

@@ -14,6 +14,9 @@ class TaskletSupplier(ProcessorSupplier):
     edges only say who works for whom.
     """
 
+    resumes_itself = False
+    """True if its tasklets keep what they have done, and go on from there when started again."""
+
     def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
         """The tasklets on this member; none of them is initialised."""
         return []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jetlet.execution.service import Execution
 
 
-RESTLESS = 8
+RESTLESS = 2
 """Passes without progress before a worker whose tasklets all rest does so too."""
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jetlet.errors import InvalidArgumentError
+from jetlet.core.dag import DAG
+from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.snapshot_context import GUARANTEES, NONE
+from jetlet.execution.tasklet_supplier import TaskletSupplier
+
+MEMBERS = "members"
+MICRO_BATCH = "micro-batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +42,26 @@ class JobConfig:
     max_restarts: int = 10
     """How often in a row, without a snapshot in between, the job is restarted from its last
     snapshot after a failure that a restart may cure, such as a lost member. With
-    ``processing_guarantee="none"`` it never is."""
+    ``processing_guarantee="none"`` it never is, unless it has tasks with checkpoints."""
     restart_pause: float = 0.1
     """Seconds before the first of these restarts; before each further one it is twice as long."""
     max_restart_pause: float = 30.0
     suspend_on_failure: bool = False
     """Suspend the job when it fails, so that it can be resumed from its last snapshot."""
+    streaming: str | None = None
+    """How a stream runs on Spark: ``members``, long-lived tasks of one stage that pass items on at
+    once; or ``micro-batch``, small jobs of Structured Streaming. By default members, unless the
+    pipeline reads a Spark stream. ``members`` goes for bounded pipelines, too."""
 
     def __post_init__(self) -> None:
         if self.processing_guarantee not in GUARANTEES:
             raise InvalidArgumentError(
                 f"processing_guarantee must be one of {', '.join(GUARANTEES)}, "
                 f"not {self.processing_guarantee!r}"
+            )
+        if self.streaming not in (None, MEMBERS, MICRO_BATCH):
+            raise InvalidArgumentError(
+                f"streaming must be {MEMBERS!r} or {MICRO_BATCH!r}, not {self.streaming!r}"
             )
         for name in ("default_parallelism", "keep_snapshots"):
             value = getattr(self, name)
@@ -69,8 +82,18 @@ class JobConfig:
                 'processing_guarantee="exactly-once", too'
             )
 
-    def check_directory(self) -> None:
-        """Refuse what needs snapshots where there is no place for them."""
+    def check_directory(self, dag: DAG | None = None) -> None:
+        """Refuse what needs snapshots where there is no place for them, or what has none."""
+        asked = (self.processing_guarantee != NONE, self.snapshot_dir, self.initial_snapshot)
+        if dag is not None and any(isinstance(v.supplier, TaskletSupplier) for v in dag):
+            if any(asked):
+                raise UnsupportedFeatureError(
+                    f"{dag.name!r} has tasks, which are committed to checkpoints of their own and "
+                    f"take no snapshots: leave out processing_guarantee and snapshot_dir, and "
+                    f'write TaskApplication(..., checkpoints=checkpoints.in_directory("state")); '
+                    f"to interrupt it, cancel the job, which commits, and submit it again"
+                )
+            return
         if self.snapshot_dir is not None:
             return
         if self.processing_guarantee != NONE:

@@ -14,7 +14,7 @@ from typing import Any
 HEARTBEAT_LIMIT = 2.0
 """Seconds of silence after which a member is given up."""
 JOIN_LIMIT = 60.0
-"""Seconds that members have to start and connect."""
+"""Seconds that members have to start and connect, unless their host is known to need more."""
 STOP_LIMIT = 2.0
 """Seconds that members have to stop before they are killed."""
 KILL_LIMIT = 1.0
@@ -85,7 +85,7 @@ class Coordinator:
     What comes from a member that is not live any more, or after the end, is of no interest.
     """
 
-    def __init__(self, count: int, now: float) -> None:
+    def __init__(self, count: int, now: float, join_limit: float | None = None) -> None:
         self.phase = Phase.JOINING
         self._count = count
         self._live = set(range(count))
@@ -94,7 +94,8 @@ class Coordinator:
         self._heard: dict[int, float] = {}
         """When each member that has joined was last heard of."""
         self._ticked = now
-        self._deadline = now + JOIN_LIMIT
+        self._join_limit = JOIN_LIMIT if join_limit is None else join_limit
+        self._deadline = now + self._join_limit
         """Of joining; of stopping; of being killed."""
         self._is_killing = False
         self._failure: Any = None
@@ -186,7 +187,8 @@ class Coordinator:
             return self._tick_stopping(now)
         if self.phase is Phase.JOINING and now >= self._deadline:
             missing = min(set(range(self._count)) - self._addresses.keys())
-            return self._fail(MemberLost(missing, f"did not start within {JOIN_LIMIT:.0f} s"), now)
+            reason = f"did not start within {self._join_limit:.0f} s"
+            return self._fail(MemberLost(missing, reason), now)
         actions: list[Action] = []
         for member in self.silent(now, HEARTBEAT_LIMIT):
             silence = now - self._heard[member]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jetlet.core.dag import DAG
@@ -15,11 +16,14 @@ from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.jobs.coordinator import Finish, MemberLost
 from jetlet.jobs.job import Run, Terminated
 from jetlet.jobs.launcher import MemberLauncher
+from jetlet.jobs.layout import Layout
 from jetlet.jobs.messages import Counters
 from jetlet.jobs.pickling import (
+    FOR_SAME_PATH,
+    CodeByValue,
     by_value,
     check_picklable,
-    unimportable_modules,
+    stray_classes,
     unpicklable,
 )
 from jetlet.jobs.remote_failure import RemoteFailure
@@ -29,34 +33,42 @@ from jetlet.network.tls import Tls
 
 
 class MembersRunner:
-    """Runs one job on ``count`` members. The job's thread drives it; a network thread listens.
+    """Runs one job on members. The job's thread drives it; a network thread listens.
 
     ``launcher`` makes what starts the members. They meet at Unix sockets in a private directory,
     unless ``use_tcp`` or ``tls`` says otherwise: then at ports of ``host``, which is this machine
-    alone by default. ``service`` is what the threads that call hooks work for.
+    alone by default, and which they know as ``known_as``. ``code`` is what travels by value.
+    ``service`` is what the threads that call hooks work for; ``join_limit`` are the seconds that
+    members have to start, if not the usual.
 
     Raises :class:`~jetlet.errors.UnpicklableFunctionError` if the DAG cannot travel.
     """
 
     def __init__(
         self,
-        dag: DAG,
-        count: int,
+        layout: Layout,
         launcher: Callable[[], MemberLauncher],
         *,
-        default_parallelism: int,
         workers: int | None,
         host: str = "127.0.0.1",
+        known_as: str | None = None,
         use_tcp: bool = False,
         tls: Tls | None = None,
         service: object = None,
+        code: CodeByValue = FOR_SAME_PATH,
+        join_limit: float | None = None,
     ) -> None:
+        self._layout = layout
+        self._code = code
         self._config = SessionConfig(
-            count=count,
-            dag=dump_dag(dag),
-            default_parallelism=default_parallelism,
+            count=layout.members,
+            dag=dump_dag(layout.dag, code),
+            default_parallelism=layout.default_parallelism,
             workers=workers,
             host=host,
+            known_as=known_as,
+            stray_classes=lambda: stray_classes(code),
+            join_limit=join_limit,
             use_tcp=use_tcp or tls is not None,
             tls=tls,
             service=service,
@@ -66,11 +78,19 @@ class MembersRunner:
         """By member, as of its last sign of life."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Session | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._has_run = False
         self._lock = threading.Lock()
 
     def run(self, run: Run, on_running: Callable[[], None]) -> None:
         self._counters.clear()
+        layout = self._layout
+        if self._has_run and run.snapshots is None:
+            layout.settle()
+        self._has_run = True
+        if layout.members != self._config.count:
+            # What sources are to read was planned anew.
+            dag = dump_dag(layout.dag, self._code)
+            self._config = replace(self._config, count=layout.members, dag=dag)
         launcher = self._make_launcher()
         loops = SharedEventLoop("jetlet-coordinator")
         loop = loops.lease()
@@ -102,6 +122,11 @@ class MembersRunner:
             if self._loop is not None and self._session is not None:
                 self._loop.call_soon_threadsafe(self._session.cancel)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """True if nobody wants the job any more; from any thread."""
+        return self._is_cancelled
+
     def metrics(self) -> JobMetrics:
         latest = [self._counters[member] for member in sorted(self._counters)]
         return JobMetrics(
@@ -127,9 +152,9 @@ def _raise_failure(run: Run, finish: Finish) -> None:
         raise JobFailedError(f"job {run.job_name!r} failed: {failure}") from failure
 
 
-def dump_dag(dag: DAG) -> bytes:
+def dump_dag(dag: DAG, code: CodeByValue = FOR_SAME_PATH) -> bytes:
     """The DAG as members get it: what belongs to the submitting process stays here."""
-    import cloudpickle
+    cloudpickle = code.library()
 
     def dumps(value: Any) -> bytes:
         data: bytes = cloudpickle.dumps(value, protocol=5)
@@ -149,7 +174,7 @@ def dump_dag(dag: DAG) -> bytes:
         )
     for edge in dag.edges:
         copy.edge(_between_copies(edge, vertices))
-    with by_value(unimportable_modules, cloudpickle):
+    with by_value(code.modules, cloudpickle):
         try:
             return dumps(copy)
         except Exception as error:

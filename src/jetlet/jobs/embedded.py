@@ -15,8 +15,9 @@ from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.conduct import Conduct
-from jetlet.jobs.config import JobConfig
+from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.job import Job, JobRunner, Run, Terminated
+from jetlet.jobs.layout import Layout
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -73,14 +74,19 @@ class EmbeddedEngine:
         """Start a job and return at once. Mistakes are raised here, before anything runs."""
         config = config or JobConfig()
         self._check_open()
-        config.check_directory()
+        if config.streaming not in (None, MEMBERS):
+            raise InvalidArgumentError(
+                f"streaming={config.streaming!r} is for SparkEngine: leave it out, since here "
+                f"streams always run item by item"
+            )
         parallelism = config.default_parallelism or self.default_parallelism
         dag = _plan(what, parallelism)
-        plan = ExecutionPlan(dag, default_parallelism=parallelism, member_count=self._members)
-        plan.prepare()
-        snapshots = self._snapshots(plan, config) if config.snapshot_dir is not None else None
+        config.check_directory(dag)
+        layout = Layout(dag, parallelism, lambda: self._members)
+        snapshots = self._snapshots(layout, config) if config.snapshot_dir is not None else None
         runner: JobRunner
         if self._members == 1:
+            plan = ExecutionPlan(dag, default_parallelism=parallelism)
             runner = _EmbeddedRunner(self._service, plan, self._clock)
         else:
             # Imported when needed: the network's part of the standard library is not light.
@@ -88,12 +94,7 @@ class EmbeddedEngine:
             from jetlet.jobs.launcher import ProcessLauncher
 
             runner = MembersRunner(
-                dag,
-                self._members,
-                ProcessLauncher,
-                default_parallelism=parallelism,
-                workers=self._workers,
-                service=self._service,
+                layout, ProcessLauncher, workers=self._workers, service=self._service
             )
         job = Job(dag, config, runner, self._forget, self._service, snapshots)
         with self._lock:
@@ -106,19 +107,12 @@ class EmbeddedEngine:
             raise
         return job
 
-    def _snapshots(self, plan: ExecutionPlan, config: JobConfig) -> JobSnapshots:
+    def _snapshots(self, layout: Layout, config: JobConfig) -> JobSnapshots:
         # Imported when needed: most jobs take none.
         from jetlet.jobs.job_snapshots import JobSnapshots
 
-        dag, members = plan.dag, self._members
-        return JobSnapshots(
-            dag,
-            config.name or dag.name,
-            config,
-            members,
-            {v.name: plan.parallelism[v.name] * (1 if v.is_single else members) for v in dag},
-            self._clock,
-        )
+        name = config.name or layout.dag.name
+        return JobSnapshots(layout.dag, name, config, layout, self._clock)
 
     def _check_open(self) -> None:
         if self._is_closed:

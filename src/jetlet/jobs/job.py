@@ -56,11 +56,8 @@ class Run:
         """Find the snapshot that the next attempt begins with; may block."""
         if self.snapshots is None:
             return
-        attempt = self.snapshots.begin_attempt()
-        self.epoch = attempt.epoch
-        restored = attempt.restored
-        if restored is not None and restored.area is not None:
-            self.id = restored.record.job_id
+        attempt = self.snapshots.begin_attempt(self.id)
+        self.id, self.epoch = attempt.job_id, attempt.epoch
         self._messages = {v.name: [] for v in self.dag.vertices}
         for vertex, message in self.snapshots.reports():
             self.report(vertex, message)
@@ -158,7 +155,12 @@ class Job:
         self._run = Run(self.name, dag, config, snapshots)
         self._runner = runner
         self._snapshots = snapshots
-        self._life = JobLife(self.name, config, snapshots)
+        self._life = JobLife(
+            self.name,
+            config,
+            snapshots,
+            resumes_itself=any(getattr(v.supplier, "resumes_itself", False) for v in dag),
+        )
         self._ended = threading.Event()
         self._waiting = 0
         """Threads in ``join``."""
@@ -232,6 +234,8 @@ class Job:
             try:
                 self._run.begin_attempt()
                 return
+            except RestartableError as error:
+                self._life.after_failure(error)
             except JetletError:
                 raise
             except Exception as error:  # a storage may raise anything

@@ -6,7 +6,7 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from jetlet.core.dag import DAG
 from jetlet.errors import JobStateError, SnapshotError
 from jetlet.execution.snapshot_context import NONE
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.layout import Layout
 from jetlet.jobs.snapshot_fit import check_fit
 from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.format import REPORTS, STATE, Chunk
@@ -64,29 +65,41 @@ class JobSnapshots:
         dag: DAG,
         job_name: str,
         config: JobConfig,
-        members: int,
-        processors: Mapping[str, int],
+        layout: Layout,
         clock: Clock,
     ) -> None:
         assert config.snapshot_dir is not None
         self.job_name = job_name
         self.config = config
-        self.members = members
-        self.processors = processors
-        """By vertex, in the whole job."""
+        self._layout = layout
         self.clock = clock
         self.stats = SnapshotStats()
-        storage, root = locate(_absolute(config.snapshot_dir))
+        storage, root = locate(absolute(config.snapshot_dir))
         self.store = SnapshotStore(storage, root, job_name)
         self.exports = Exports(storage, root)
         self.attempt: Attempt | None = None
         """The one that runs, or is about to."""
+        self.has_snapshot = False
+        """True if there is a good one, or was: to begin anew would be to write again what was
+        committed with it."""
+        self.trouble: str | None = None
+        """Why snapshots have failed since the last good one, as it was told."""
         self.ended: dict[tuple[str, int], EndedProcessor] = {}
         """Processors that had completed before the attempt began, by vertex and index."""
         self._dag = dag
         self._is_first = True
         self._lock = threading.Lock()
         self._driver: SnapshotDriver | None = None
+
+    @property
+    def members(self) -> int:
+        """Of the attempt."""
+        return self._layout.members
+
+    @property
+    def processors(self) -> Mapping[str, int]:
+        """By vertex, in the whole job."""
+        return self._layout.processors
 
     @property
     def interval(self) -> float | None:
@@ -96,17 +109,21 @@ class JobSnapshots:
 
     # --- Attempts ---------------------------------------------------------------------------
 
-    def begin_attempt(self) -> Attempt:
-        """Claim an epoch and find what to begin with; may block."""
+    def begin_attempt(self, job_id: str = "") -> Attempt:
+        """Settle the layout, claim an epoch and find what to begin with; may block."""
         config = self.config
+        self._layout.settle()
         fresh = self._is_first and config.start_fresh
         attempt = self.store.begin_attempt(
+            job_id,
             fresh=fresh,
             initial=self._initial(),
             after=self.attempt.epoch if self.attempt is not None else 0,
+            must_restore=self.has_snapshot,
         )
         self._is_first = False
         self.attempt = attempt
+        self.has_snapshot = bool(attempt.good_areas)
         self.ended = {}
         if attempt.restored is not None:
             check_fit(attempt.restored, self._dag, allow_changes=config.allow_changed_stages)
@@ -125,7 +142,7 @@ class JobSnapshots:
             return None
         if "/" not in name and os.sep not in name:
             return self.exports.find(name)
-        stored = open_export(SnapshotDirectory(*locate(_absolute(name))))
+        stored = open_export(SnapshotDirectory(*locate(absolute(name))))
         if stored is None:
             raise SnapshotError(f"there is no snapshot in {name}")
         return stored
@@ -149,12 +166,15 @@ class JobSnapshots:
             is_alike = (
                 record.members == self.members and state.processors == self.processors[vertex]
             )
-            if state.has_ended or is_alike:
-                for index in state.ended:
-                    key = (vertex, index)
-                    self.ended[key] = EndedProcessor(
-                        vertex, index, reports.pop(key, None), tuple(states.get(key, ()))
-                    )
+            ended: Iterable[int] = state.ended if is_alike else ()
+            if state.has_ended:
+                # However many there are now, none of them is run.
+                ended = range(self.processors[vertex])
+            for index in ended:
+                key = (vertex, index)
+                self.ended[key] = EndedProcessor(
+                    vertex, index, reports.pop(key, None), tuple(states.get(key, ()))
+                )
         # Of those that are not known by their numbers any more, what they have reported stays.
         for number, ((vertex, _), told) in enumerate(reports.items(), EARLIER):
             if vertex in self.processors:
@@ -229,5 +249,6 @@ def chunks_of(ended: Sequence[EndedProcessor], over: Sequence[str]) -> list[Chun
     return chunks
 
 
-def _absolute(location: str) -> str:
+def absolute(location: str) -> str:
+    """A path or URL that means the same in every process."""
     return location if is_url(location) else os.path.abspath(location)  # noqa: PTH100

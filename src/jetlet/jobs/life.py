@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,14 @@ class Stop:
 class JobLife:
     """Safe from any thread; those that block say so."""
 
-    def __init__(self, name: str, config: JobConfig, snapshots: JobSnapshots | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: JobConfig,
+        snapshots: JobSnapshots | None,
+        *,
+        resumes_itself: bool = False,
+    ) -> None:
         self.status = JobStatus.NOT_RUNNING
         self.error: BaseException | None = None
         """Why the job failed, or was suspended."""
@@ -74,12 +82,15 @@ class JobLife:
         self._name = name
         self._config = config
         self._snapshots = snapshots
+        self._resumes_itself = resumes_itself
+        """True if what runs keeps how far it has come by itself."""
         self._changed = threading.Condition()
         self._stop: Stop | None = None
         self._is_cancelled = self._is_resumed = False
         self._in_a_row = 0
-        """Restarts since the last snapshot."""
+        """Restarts since the last snapshot, or since one that went well for a while."""
         self._taken = 0
+        self._restarted_at = 0.0
 
     def move(self, status: JobStatus, error: BaseException | None = None) -> None:
         """The job is elsewhere now."""
@@ -197,12 +208,8 @@ class JobLife:
 
     def after_failure(self, failure: JobFailedError) -> None:
         """An attempt has failed; returns when the next may begin, or raises what ends the job."""
-        has_guarantee = self._config.processing_guarantee != NONE
-        if self._snapshots is None or not has_guarantee or self._is_cancelled:
+        if self._is_cancelled or not self._has_got_on():
             raise failure
-        taken = self._snapshots.stats.taken
-        if taken > self._taken:
-            self._taken, self._in_a_row = taken, 0
         is_curable = isinstance(failure, RestartableError)
         if is_curable and self._stop is not None and self._stop.verb != "cancel":
             # The last good snapshot has to do.
@@ -221,12 +228,26 @@ class JobLife:
         else:
             raise failure
 
+    def _has_got_on(self) -> bool:
+        """False if the job has to begin anew; else see whether it has got on since it failed."""
+        if self._resumes_itself:
+            if time.monotonic() - self._restarted_at > 2 * self._config.max_restart_pause:
+                self._in_a_row = 0
+            return True
+        if self._snapshots is None or self._config.processing_guarantee == NONE:
+            return False
+        taken = self._snapshots.stats.taken
+        if taken > self._taken:
+            self._taken, self._in_a_row = taken, 0
+        return True
+
     def _back_off(self, failure: JobFailedError) -> None:
         """Wait before the next attempt."""
         config = self._config
         pause = min(config.restart_pause * 2**self._in_a_row, config.max_restart_pause)
         self._in_a_row += 1
         self.restarts += 1
+        self._restarted_at = time.monotonic()
         logger.warning("%s; it is restarted in %g s", failure, pause)
         with self._changed:
             self.status = JobStatus.NOT_RUNNING

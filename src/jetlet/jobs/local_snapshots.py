@@ -91,7 +91,7 @@ class SnapshotTasklet(Tasklet):
         if not context.live:
             if not self._has_ended:
                 self._has_ended = True
-                driver.ended(0, self._member.newly_ended())
+                driver.ended(0, self._member.all_ended())
             if driver.is_idle:
                 self._job.attach(None)
                 return progress.DONE

@@ -8,12 +8,14 @@ coordinator is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import logging
 import os
 import pickle
 import queue
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -73,6 +75,8 @@ HEARTBEAT = 0.25
 """Seconds between two signs of life."""
 ORPHAN_LIMIT = 1.0
 """Seconds that the process goes on after the coordinator is gone."""
+SILENCE_LIMIT = 20.0
+"""Seconds without an answer from the coordinator's host after which it is taken to be gone."""
 SWITCH_INTERVAL = 0.0005
 """Seconds after which the interpreter lets another thread run. The network's thread must not wait
 the usual 5 ms for a worker that is busy."""
@@ -231,7 +235,7 @@ class Member:
         """Send the last message, behind all items."""
         failure = None if error is None else RemoteFailure.pack(error)
         counters = self._counters()
-        ended = self._snapshots.newly_ended() if self._snapshots is not None else ()
+        ended = self._snapshots.all_ended() if self._snapshots is not None else ()
         try:
             message = dump(Ended(failure, self._reports, counters, ended))
         except Exception as e:
@@ -294,6 +298,7 @@ class Member:
             self._remove_directory()
             raise
         await ready.wait()
+        _notice_silence(self._control)
         self._beating = self._loop.create_task(self._beat())
         return address
 
@@ -381,6 +386,15 @@ class Member:
     def _tell(self, message: object) -> None:
         assert self._control is not None
         self._control.send(CONTROL, pickle.dumps(message))
+
+
+def _notice_silence(connection: Connection | None) -> None:
+    """Let the connection break when the other host has vanished without a word."""
+    raw = None if connection is None else connection.raw
+    if raw is not None and raw.family != getattr(socket, "AF_UNIX", None):
+        with contextlib.suppress(OSError, AttributeError):  # not every system has it
+            limit = int(SILENCE_LIMIT * 1000)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

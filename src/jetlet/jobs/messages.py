@@ -102,7 +102,7 @@ class Ended:
     reports: Sequence[tuple[str, Any]]
     counters: Counters
     ended: tuple[EndedProcessor, ...] = ()
-    """What its processors have left that it has not told of yet, for snapshots of the others."""
+    """What its processors have left, for snapshots of the others and for the last one."""
 
 
 # --- Snapshots ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ they were.
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import site
 import sys
@@ -18,6 +19,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -58,10 +60,18 @@ def dump(value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle
-
-        data: bytes = cloudpickle.dumps(value, protocol=5)
+        data: bytes = _library_here().dumps(value, protocol=5)
         return data
+
+
+def _library_here() -> Any:
+    """The copy of cloudpickle by which code came to this process; it knows its classes again."""
+    # Workers of PySpark have a copy of their own, and need not have the library.
+    return _library("pyspark.cloudpickle" if "pyspark.worker" in sys.modules else "cloudpickle")
+
+
+def _library(name: str) -> Any:
+    return importlib.import_module(name)
 
 
 # --- Code that travels by value -----------------------------------------------------------
@@ -127,9 +137,25 @@ def by_value(modules: Callable[[], Iterable[ModuleType]], cloudpickle: Any) -> I
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def stray_classes() -> tuple[tuple[str, str], ...]:
+@dataclass(frozen=True, slots=True)
+class CodeByValue:
+    """Which code travels by value, and which copy of cloudpickle packs it."""
+
+    modules: Callable[[], list[ModuleType]]
+    library_name: str
+
+    def library(self) -> Any:
+        """The copy."""
+        return _library(self.library_name)
+
+
+FOR_SAME_PATH = CodeByValue(unimportable_modules, "cloudpickle")
+"""For processes that have the ``sys.path`` of this one."""
+
+
+def stray_classes(code: CodeByValue = FOR_SAME_PATH) -> tuple[tuple[str, str], ...]:
     """Module and name of the classes that travel by value and are found under these names here."""
-    modules = unimportable_modules()
+    modules = code.modules()
     if "__main__" in sys.modules:
         modules.append(sys.modules["__main__"])
     return tuple(
@@ -170,8 +196,7 @@ def _module(name: str) -> ModuleType:
 def _classes_by_value() -> list[type]:
     """The classes that cloudpickle has rebuilt in this process."""
     try:
-        from cloudpickle import cloudpickle
-
+        cloudpickle = _library_here().cloudpickle
         # Not a public name: if it goes away, only the short cut does.
         return list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.values())
     except (ImportError, AttributeError):

@@ -7,7 +7,7 @@ import logging
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jetlet.errors import JetletError, JobFailedError
@@ -44,12 +44,12 @@ from jetlet.jobs.messages import (
     Ready,
     Saved,
 )
-from jetlet.jobs.pickling import stray_classes
 from jetlet.jobs.session_snapshots import SessionSnapshots
 from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
 from jetlet.network.listener import Listener
 from jetlet.network.tls import Tls
+from jetlet.snapshots.member_report import EndedProcessor
 
 logger = logging.getLogger("jetlet.job")
 
@@ -71,9 +71,15 @@ class SessionConfig:
     default_parallelism: int
     workers: int | None
     host: str
+    known_as: str | None
+    """What members call the host, if that is not its own name for itself."""
     use_tcp: bool
     tls: Tls | None
     service: object
+    stray_classes: Callable[[], tuple[tuple[str, str], ...]]
+    """What members are to find under the names that it has here."""
+    join_limit: float | None
+    """Seconds that members have to start and connect, if not the usual."""
 
 
 class Session:
@@ -101,9 +107,10 @@ class Session:
         self._connections: dict[int, Connection] = {}
         self._listener: Listener | None = None
         self._finished: asyncio.Future[Finish] | None = None
-        self._coordinator = Coordinator(config.count, loop.time())
-        self._ending: set[int] = set()
-        """Members that have said farewell, whose items are still being delivered."""
+        self._coordinator = Coordinator(config.count, loop.time(), config.join_limit)
+        self._ending: dict[int, Sequence[EndedProcessor]] = {}
+        """Members that have said farewell, and what they have left for snapshots. Their items are
+        still being delivered, or their end is being recorded."""
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         if not config.use_tcp:
             self._directory = tempfile.TemporaryDirectory(
@@ -148,6 +155,8 @@ class Session:
 
     def _bootstrap(self, index: int, address: str) -> Bootstrap:
         config = self._config
+        if config.known_as is not None:
+            address = f"tcp:{config.known_as}:{address.rpartition(':')[2]}"
         return Bootstrap(
             address=address,
             secret=self._secret.hex(),
@@ -267,10 +276,7 @@ class Session:
             now = self._loop.time()
             self._do(self._coordinator.failed(member, message.failure, now))
             return
-        if self.snapshots is not None and self._coordinator.phase is not Phase.STOPPING:
-            # Stopped, it has not completed: a snapshot under way must not go without its state.
-            self.snapshots.ended(member, message.ended)
-        self._ending.add(member)
+        self._ending[member] = message.ended
         if self._delivery.is_over:
             self._complete(member)
             return
@@ -278,8 +284,17 @@ class Session:
         self._delivery.after(lambda: self.call_soon(self._complete, member))
 
     def _complete(self, member: int) -> None:
-        if member in self._ending:
-            self._ending.discard(member)
+        if member not in self._ending:
+            return
+        if self.snapshots is None or self._coordinator.phase is Phase.STOPPING:
+            # Stopped, it has not completed: a snapshot under way must not go without its state.
+            self.completed(member)
+        else:
+            self.snapshots.ended(member, self._ending[member])
+
+    def completed(self, member: int) -> None:
+        """Nothing more is to be done for a member that has ended."""
+        if self._ending.pop(member, None) is not None:
             self._do(self._coordinator.completed(member, self._loop.time()))
 
     def _acknowledge(self, member: int, vertex: int, taken: int) -> None:
@@ -350,7 +365,7 @@ class Session:
             workers=config.workers,
             processing_guarantee=self._run.config.processing_guarantee,
             addresses=addresses,
-            stray_classes=stray_classes(),
+            stray_classes=config.stray_classes(),
             epoch=self._run.epoch,
             snapshots=None if self.snapshots is None else self.snapshots.plan(),
         )

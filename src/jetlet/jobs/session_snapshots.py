@@ -46,6 +46,8 @@ class SessionSnapshots:
             job_id=run.id,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._ended: list[int] = []
+        """Members that have."""
 
     def plan(self) -> SnapshotPlan:
         """What members have to know."""
@@ -73,11 +75,19 @@ class SessionSnapshots:
             self._drive(lambda: driver.drained(member))
 
     def ended(self, member: int, ended: Iterable[EndedProcessor]) -> None:
-        """All tasklets of a member have ended well."""
+        """All tasklets of a member have ended well.
+
+        When that is recorded of all members, the session hears that they have completed.
+        """
+        self._ended.append(member)
         self._drive(lambda: self._driver.ended(member, ended))
 
     def _drive(self, call: Callable[[], None]) -> None:
         call()
+        if len(self._ended) == self._job.members and self._driver.is_idle:
+            for member in self._ended:
+                self._session.completed(member)
+            return
         due = self._driver.due
         if due is not None and self._timer is None:
             delay = due - self._job.clock.monotonic_ns() / 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -310,25 +311,37 @@ class SnapshotDriver:
 
     def _over(self, command: Over) -> None:
         snapshot, error = command.snapshot, command.error
-        stats = self._job.stats
+        job, stats = self._job, self._job.stats
         if error is None:
+            job.has_snapshot |= snapshot.area is not None
             stats.taken += 1
             stats.last_id = snapshot.id
             stats.last_bytes = self._size
             stats.last_ms = (self._now() - self._began) * 1e3
+            if job.trouble is not None:
+                job.trouble = None
+                logger.info("job %s: snapshot %d is good again", job.job_name, snapshot.id)
         elif not self._is_closing:  # otherwise the attempt has ended, and it is not to blame
             stats.failed += 1
             stats.last_error = error
-            logger.warning(
-                "job %s: snapshot %d failed, the job goes on: %s",
-                self._job.job_name,
-                snapshot.id,
-                error,
-            )
+            self._warn(snapshot, error)
         if snapshot.is_terminal and (error is None or not self._is_closing):
             self.was_terminated = True
         if snapshot.is_terminal or snapshot.export is not None:
             self._answer(snapshot.export, error)
+
+    def _warn(self, snapshot: Snapshot, error: str) -> None:
+        """Tell of a failure, unless it is that of the last one again."""
+        cause = re.sub(r"\d+", "", error)  # files have numbers in their names
+        level = logging.DEBUG if cause == self._job.trouble else logging.WARNING
+        self._job.trouble = cause
+        logger.log(
+            level,
+            "job %s: snapshot %d failed, the job goes on: %s",
+            self._job.job_name,
+            snapshot.id,
+            error,
+        )
 
     def _answer(self, name: str | None, error: str | None) -> None:
         """Tell who asked first for this."""

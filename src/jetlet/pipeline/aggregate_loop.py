@@ -117,6 +117,11 @@ class GeneratedCode:
         self.line(f"{name} = {self.call(fn, item)}")
         return name
 
+    def touch(self, touched: dict[Any, Any] | None, key: str = "key") -> None:
+        """Write what makes the key one of ``touched``; nothing without that."""
+        if touched is not None:
+            self.line(f"{self.bind(touched, 'touched')}[{key}] = None")
+
     def local(self) -> str:
         """A fresh local variable."""
         self._locals += 1

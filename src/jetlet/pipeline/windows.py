@@ -47,6 +47,11 @@ class Window:
         """Also emit what each window holds so far, every ``period``."""
         return replace(self, early_period=to_ms("early_results: period", period, minimum=1))
 
+    def next_early(self, now_ms: int) -> int:
+        """When early results are due next: at every multiple of the period."""
+        assert self.early_period is not None
+        return now_ms - now_ms % self.early_period + self.early_period
+
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(Window):

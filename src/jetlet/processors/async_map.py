@@ -96,6 +96,9 @@ class AsyncMapSupplier(ProcessorSupplier):
 class AsyncMapProcessor(BatchProcessor):
     """Hands its items to a :class:`CoroutinePool` and emits the results."""
 
+    drains = False
+    """Set it if a snapshot is to wait until all results are out, so that it has nothing to save."""
+
     def __init__(self, options: AsyncOptions, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options.data_ordinals)
         self._options = options
@@ -202,6 +205,8 @@ class AsyncMapProcessor(BatchProcessor):
     def save_to_snapshot(self) -> bool:
         # What is done leaves before the barrier. Nothing does while the rest is being saved.
         if not self._is_saving and not self._emit():
+            return False
+        if self.drains and self._in_flight:
             return False
         self._is_saving = not self._saver.save(self.outbox, self._entries)
         return not self._is_saving

@@ -14,13 +14,14 @@ import logging
 import random
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError
+from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
 from jetlet.processors.base import ErrorPolicy
 
 __all__ = [
@@ -36,8 +37,6 @@ __all__ = [
 logger = logging.getLogger("jetlet.execution")
 
 DEFAULT_CONCURRENCY: Final = 256
-MAX_STREAK: Final = 64
-"""Calls in a row that may end without waiting before others on the loop get their turn."""
 
 Attempt = Callable[[Any], Awaitable[Any]]
 
@@ -113,7 +112,7 @@ class Call:
         self.is_done = False
 
 
-class CoroutinePool:
+class CoroutinePool(CoroutineCrew[Call]):
     """Runs calls on the event loop, a limited number at a time.
 
     ``submit`` and ``close`` are for the processor; everything else happens on the loop's thread.
@@ -122,103 +121,51 @@ class CoroutinePool:
     def __init__(
         self, options: AsyncOptions, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]
     ) -> None:
+        super().__init__(options.max_concurrency, loop)
         self.finished: deque[Call] = deque()
         """Unordered mode: calls that are done, for the processor to take."""
         self.failed: Call | None = None
         """A call that ends the job."""
         self._options = options
         self._attempt = make_attempt(options)
-        self._loop = loop
         self._wake = wake
-        self._todo: deque[Call] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._unstarted = 0
-        """Tasks that have been made and have not taken a call yet."""
-        self._is_starting = False
         self._is_notifying = False
-        self._is_closing = False
-
-    def submit(self, calls: Sequence[Call]) -> None:
-        """Run the calls, in order; at most one signal to the loop for all of them."""
-        self._todo.extend(calls)
-        # With all tasks at work no signal is needed: each takes its next call from the queue. To
-        # send one is a system call, after which a busy loop may keep the worker out for long.
-        if len(self._tasks) < self._options.max_concurrency and not self._is_starting:
-            self._is_starting = True
-            self._loop.call_soon_threadsafe(self._start)
-
-    def close(self, timeout: float) -> bool:
-        """Cancel what runs and wait for it; false if it does not end in time."""
-        if self._loop.is_closed():
-            return True
-        ended = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
-        try:
-            ended.result(timeout)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _cancel(self) -> None:
-        self._is_closing = True
-        self._todo.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(self) -> None:
-        self._is_starting = False
-        if self._is_closing:
-            return
-        room = self._options.max_concurrency - len(self._tasks)
-        for _ in range(min(len(self._todo) - self._unstarted, room)):
-            self._unstarted += 1
-            self._tasks.add(self._loop.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Do one call after the other until there are none."""
         todo = self._todo
         attempt = self._attempt
         finished = None if self._options.ordered else self.finished
         call_soon = self._loop.call_soon
         task = asyncio.current_task()
         assert task is not None
-        self._unstarted -= 1
         streak = 0
-        try:
-            while todo:
-                call = todo.popleft()
-                try:
-                    call.result = await attempt(call.item)
-                except asyncio.CancelledError as error:
-                    if self._is_closing:
-                        raise
-                    # The item was cancelled by the user's code, not this task by us.
-                    while task.cancelling():
-                        task.uncancel()
-                    self._note_failure(call, error)
-                except (Exception, SystemExit, KeyboardInterrupt) as error:
-                    self._note_failure(call, error)
-                call.is_done = True
-                if finished is not None:
-                    finished.append(call)
-                if not self._is_notifying:
-                    # At the next turn of the loop: once for all that ends in this one.
-                    self._is_notifying = True
-                    call_soon(self._notify)
-                    streak = 0
-                elif streak < MAX_STREAK:
-                    streak += 1
-                else:
-                    # It may be that the function never waits. Then nobody else would get a turn.
-                    streak = 0
-                    await asyncio.sleep(0)
-        finally:
-            self._tasks.discard(task)
-        # `submit` first adds calls and then looks at the tasks, here it is the other way round: so
-        # a call that came just now is seen by one side at least.
-        if todo:
-            self._start()
+        while todo:
+            call = todo.popleft()
+            try:
+                call.result = await attempt(call.item)
+            except asyncio.CancelledError as error:
+                if self._is_closing:
+                    raise
+                # The item was cancelled by the user's code, not this task by us.
+                while task.cancelling():
+                    task.uncancel()
+                self._note_failure(call, error)
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                self._note_failure(call, error)
+            call.is_done = True
+            if finished is not None:
+                finished.append(call)
+            if not self._is_notifying:
+                # At the next turn of the loop: once for all that ends in this one.
+                self._is_notifying = True
+                call_soon(self._notify)
+                streak = 0
+            elif streak < MAX_STREAK:
+                streak += 1
+            else:
+                # It may be that the function never waits. Then nobody else would get a turn.
+                streak = 0
+                await asyncio.sleep(0)
 
     def _note_failure(self, call: Call, error: BaseException) -> None:
         call.error = error

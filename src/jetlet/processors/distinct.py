@@ -9,19 +9,22 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import whole_item
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.incremental import MAIN, IncrementalProcessor, KeyTable, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 
 __all__ = ["DistinctProcessor"]
 
 
-class DistinctProcessor(BatchProcessor):
+class DistinctProcessor(IncrementalProcessor):
     """Passes on an item if its key has not been seen, in the order of arrival.
 
     Without ``key_fn`` the item is the key. It remembers every key. The edge into it must be
     partitioned by the same key.
     """
+
+    live = ("_seen",)
 
     def __init__(
         self,
@@ -41,18 +44,20 @@ class DistinctProcessor(BatchProcessor):
             return
         it = iter(batch)
         try:
-            self.send(self._first_items(it, batch))
+            self.send(self._first_items(it))
         except Exception as error:
             item = item_at(batch, it)
             raise self._policy.failure(item) from lookup_error(error, item, [self._key_fn])
 
-    def _first_items(self, it: Iterator[Any], batch: Sequence[Any]) -> list[Any]:
+    def _first_items(self, it: Iterator[Any]) -> list[Any]:
         seen, key_fn = self._seen, self._key_fn
         if key_fn is None:
             fresh = list(filterfalse(seen.__contains__, dict.fromkeys(it)))
             seen.update(fresh)
+            if self.touched is not None:
+                self.touched.add(MAIN, fresh)
             return fresh
-        add = seen.add
+        add = self._add
         fresh = []
         for item in it:
             key = key_fn(item)
@@ -61,14 +66,24 @@ class DistinctProcessor(BatchProcessor):
                 fresh.append(item)
         return fresh
 
+    @property
+    def _add(self) -> Callable[[Any], None]:
+        """What adds a key."""
+        return self._seen.add if self.touched is None else self._add_and_touch
+
+    def _add_and_touch(self, key: Any) -> None:
+        assert self.touched is not None
+        self._seen.add(key)
+        self.touched[MAIN][key] = None
+
     def _first_items_or_reject(self, batch: Sequence[Any]) -> list[Any]:
-        seen, key_fn = self._seen, self._key_fn
+        seen, key_fn, add = self._seen, self._key_fn, self._add
         fresh = []
         for item in batch:
             try:
                 key = item if key_fn is None else key_fn(item)
                 if key not in seen:
-                    seen.add(key)
+                    add(key)
                     fresh.append(item)
             except Exception as error:
                 self.reject(self._policy, item, lookup_error(error, item, [key_fn]))
@@ -79,9 +94,14 @@ class DistinctProcessor(BatchProcessor):
         return True
 
     def save_to_snapshot(self) -> bool:
-        # Keys never change, so they can be saved while others are added to a copy.
-        self.outbox.save_later((key, True) for key in list(self._seen))
+        if self.touched is None:
+            # Keys never change, so they can be saved while others are added to a copy.
+            self.outbox.save_later((key, True) for key in list(self._seen))
         return True
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._seen.update([key for key, _ in inbox.take()])
+
+    @property
+    def tables(self) -> Tables:
+        return {MAIN: KeyTable(self._seen)}

@@ -22,7 +22,9 @@ from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
-from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.base import ErrorPolicy, Output
+from jetlet.processors.deadlines import MAX_STALE, push_all
+from jetlet.processors.incremental import MAIN, IncrementalProcessor, TableChange, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.state_saver import SavedTime, StateSaver
@@ -42,7 +44,7 @@ Entry = list[Any]
 AddKey = Callable[[Any, int], Entry]
 
 
-class ExpiringStateProcessor(BatchProcessor):
+class ExpiringStateProcessor(IncrementalProcessor):
     """Events in, events out, with a state per key.
 
     ``create_fn()`` makes the state of a key; ``write`` writes the statements that deal with an
@@ -60,6 +62,8 @@ class ExpiringStateProcessor(BatchProcessor):
     An event before the watermark is late, since the state it belongs to may be gone: it is counted,
     and leaves over the edge ``late_ordinal`` if there is one.
     """
+
+    live = ("_entries", "_deadlines", "_numbers", "_watermark")
 
     def __init__(
         self,
@@ -85,11 +89,13 @@ class ExpiringStateProcessor(BatchProcessor):
         self._key_policy = replace(policy, takes_events=False)
         self.schema_version = getattr(create_fn, "schema_version", 1)
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
+        self._write = write
         self._apply = _loop(kind, key_fn, write)
         self._entries: dict[Any, Entry] = {}
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (time, number, key), one for each key: it is looked at when the watermark is
-        past that time, and comes later if there have been events since."""
+        past that time, and comes later if there have been events since. There may be others, of
+        keys that are gone."""
         self._numbers = count()
         self._watermark = MIN_TIMESTAMP
         self._saved_time = SavedTime()
@@ -164,13 +170,17 @@ class ExpiringStateProcessor(BatchProcessor):
         looked_at = 0
         while deadlines and (watermark is None or deadlines[0][0] < watermark):
             deadline, number, key = deadlines[0]
-            entry = entries[key]
+            entry = entries.get(key)
             looked_at += 1
-            if entry[_TIME] + ttl > deadline:
+            if entry is None:
+                heappop(deadlines)
+            elif entry[_TIME] + ttl > deadline:
                 heapreplace(deadlines, (entry[_TIME] + ttl, number, key))
             else:
                 heappop(deadlines)
                 del entries[key]
+                if self.touched is not None:
+                    self.touched[MAIN][key] = None
                 if self._on_evict is not None:
                     time = deadline if watermark is None else watermark
                     results += self._results_of(self._on_evict, entry[_STATE], key, time)
@@ -209,6 +219,39 @@ class ExpiringStateProcessor(BatchProcessor):
                 continue
             self._entries[key] = value
             heappush(self._deadlines, (value[_TIME] + self._ttl, next(self._numbers), key))
+
+    # --- Changes ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        return {MAIN: self._entries}
+
+    @property
+    def time(self) -> int:
+        return self._watermark
+
+    def apply_time(self, time: int) -> None:
+        self._watermark = time
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        assert self.touched is not None
+        self._apply = _loop(self._kind, self._key_fn, self._write, self.touched[MAIN])
+
+    def apply_change(self, change: TableChange) -> None:
+        # A key that is there has its deadline, which is not after the one that it should have.
+        entries, ttl = self._entries, self._ttl
+        fresh = {key: entry for key, entry in change.entries.items() if key not in entries}
+        super().apply_change(change)
+        is_crowded = len(self._deadlines) > MAX_STALE + 2 * len(entries)
+        push_all(
+            self._deadlines,
+            [
+                (entry[_TIME] + ttl, next(self._numbers), key)
+                for key, entry in (entries if is_crowded else fresh).items()
+            ],
+            is_all=is_crowded,
+        )
 
     def upgrade(self, old_version: int, state: Any) -> Any:
         if not isinstance(state, list):
@@ -253,7 +296,12 @@ Loop = Callable[
 that are late. It takes an event just before it deals with it."""
 
 
-def _loop(kind: str, key_fn: KeyFn, write: Callable[[GeneratedCode], str]) -> Loop:
+def _loop(
+    kind: str,
+    key_fn: KeyFn,
+    write: Callable[[GeneratedCode], str],
+    touched: dict[Any, Any] | None = None,
+) -> Loop:
     """Compile what is done for each event."""
     code = GeneratedCode()
     code.line("out, late = [], []")
@@ -263,6 +311,7 @@ def _loop(kind: str, key_fn: KeyFn, write: Callable[[GeneratedCode], str]) -> Lo
             code.line("late.append(item)")
             code.line("continue")
         code.line(f"key = {code.call(key_fn, 'item')}")
+        code.touch(touched)
         code.line("entry = get(key)")
         with code.block("if entry is None:"):
             code.line("entry = add(key, time)")

@@ -78,6 +78,8 @@ class HashJoinProcessor(BatchProcessor):
     """
 
     keeps_state_at_end = True
+    rejects_built = True
+    """Clear it where what fails on a build side has been rejected before."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class HashJoinProcessor(BatchProcessor):
                 value = item if value_fn is None else value_fn(item)
                 hash(key)
             except Exception as error:
-                if self.context.global_index == 0:
+                if self.rejects_built and self.context.global_index == 0:
                     self.reject(self._build_policy, item, lookup_error(error, item, [key_fn]))
                 continue
             keys.append(key)

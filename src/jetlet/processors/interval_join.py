@@ -61,7 +61,9 @@ from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
-from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.base import ErrorPolicy, Output
+from jetlet.processors.deadlines import MAX_STALE, push_all
+from jetlet.processors.incremental import IncrementalProcessor, TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.state_saver import SavedTime, StateSaver
@@ -78,7 +80,7 @@ SLACK: Final = 64
 """Events of a key between two looks for those that are of no more use."""
 
 
-class IntervalJoinProcessor(BatchProcessor):
+class IntervalJoinProcessor(IncrementalProcessor):
     """Events of ordinals 0 and 1 in; out come events with the results of pairs.
 
     Two events are a pair if their keys, by ``key_fns``, are equal, and the time of the second is
@@ -89,6 +91,8 @@ class IntervalJoinProcessor(BatchProcessor):
     over the edge ``late_ordinal`` if there is one. What the policy is applied to is a pair, where
     ``to_output`` fails, or an item that has no key.
     """
+
+    live = ("_sides", "_deadlines", "_numbers", "_watermark")
 
     def __init__(
         self,
@@ -108,14 +112,13 @@ class IntervalJoinProcessor(BatchProcessor):
         # Where the partners of an event are, from its own time on; an event is of no more use when
         # the watermark is past the second bound.
         self._bounds = ((lower, upper), (-upper, -lower))
-        self._loops = [
-            _loop(key_fn, bounds, to_output, is_first=ordinal == 0)
-            for ordinal, (key_fn, bounds) in enumerate(zip(key_fns, self._bounds, strict=True))
-        ]
+        self._to_output = to_output
+        self._loops = [self._loop(ordinal) for ordinal in (0, 1)]
         self._sides: tuple[dict[Any, Kept], dict[Any, Kept]] = ({}, {})
         self._deadlines: tuple[list[tuple[int, int, Any]], ...] = ([], [])
         """For each side a heap of (time, number, key), one for each key: it is looked at when the
-        watermark is past that time, and comes later if there have been events since."""
+        watermark is past that time, and comes later if there have been events since. There may be
+        others, of keys that are gone."""
         self._numbers = count()
         self._watermark = MIN_TIMESTAMP
         self._saved_time = SavedTime()
@@ -126,6 +129,10 @@ class IntervalJoinProcessor(BatchProcessor):
         super().init(outbox, context)
         # With several processors the edges before have done it for each item.
         self._checks_keys = context.local_parallelism == 1
+
+    def _loop(self, ordinal: int, touched: dict[Any, Any] | None = None) -> Loop:
+        key_fn, bounds = self._key_fns[ordinal], self._bounds[ordinal]
+        return _loop(key_fn, bounds, self._to_output, is_first=ordinal == 0, touched=touched)
 
     # --- Joining ----------------------------------------------------------------------------
 
@@ -187,19 +194,20 @@ class IntervalJoinProcessor(BatchProcessor):
     def _forget(self, watermark: int) -> Output:
         """Forget the keys none of whose events has a partner to come."""
         looked_at = 0
-        for side, deadlines, (_, last_use) in zip(
-            self._sides, self._deadlines, self._bounds, strict=True
-        ):
+        for ordinal, (_, last_use) in enumerate(self._bounds):
+            side, deadlines = self._sides[ordinal], self._deadlines[ordinal]
             while deadlines and deadlines[0][0] < watermark:
                 _, number, key = deadlines[0]
-                kept = side[key]
-                deadline = kept[0][-1] + last_use
-                if deadline < watermark:
+                kept = side.get(key)
+                deadline = MIN_TIMESTAMP if kept is None else kept[0][-1] + last_use
+                if kept is None or deadline < watermark:
                     heappop(deadlines)
-                    del side[key]
+                    side.pop(key, None)
                 else:
                     heapreplace(deadlines, (deadline, number, key))
                     _forget_before(kept, watermark - last_use)
+                if self.touched is not None:
+                    self.touched[ordinal][key] = None
                 looked_at += 1
                 if looked_at % SLICE == 0 and self._is_turn_over():
                     yield None
@@ -237,6 +245,42 @@ class IntervalJoinProcessor(BatchProcessor):
         self._watermark = self._saved_time.restored(self._watermark)
         return True
 
+    # --- Changes ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        return dict(enumerate(self._sides))
+
+    @property
+    def time(self) -> int:
+        return self._watermark
+
+    def apply_time(self, time: int) -> None:
+        self._watermark = time
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        assert self.touched is not None
+        self._loops = [self._loop(ordinal, self.touched[ordinal]) for ordinal in (0, 1)]
+
+    def apply_change(self, change: TableChange) -> None:
+        # A key that is there has its deadline, which is not after the one that it should have.
+        ordinal = change.table
+        assert isinstance(ordinal, int)
+        known, (_, last_use) = self._sides[ordinal], self._bounds[ordinal]
+        fresh = {key: kept for key, kept in change.entries.items() if key not in known}
+        super().apply_change(change)
+        heap = self._deadlines[ordinal]
+        is_crowded = len(heap) > MAX_STALE + 2 * len(known)
+        push_all(
+            heap,
+            [
+                (times[-1] + last_use, next(self._numbers), key)
+                for key, (times, _) in (known if is_crowded else fresh).items()
+            ],
+            is_all=is_crowded,
+        )
+
 
 def _forget_before(kept: Kept, time: int) -> None:
     times, items = kept
@@ -255,6 +299,7 @@ def _loop(
     to_output: Callable[[Any, Any], Any] | None,
     *,
     is_first: bool,
+    touched: dict[Any, Any] | None,
 ) -> Loop:
     """Compile what is done for each event of a side."""
     code = GeneratedCode()
@@ -272,6 +317,7 @@ def _loop(
             code.line(f"key = {code.call(key_fn, 'item')}")
             code.line("kept = others.get(key)")
             with code.block(f"if time + {upper} >= watermark:"):
+                code.touch(touched)
                 code.line("own = mine.get(key)")
                 with code.block(
                     f"if own is None or time < own[0][-1] or not len(own[0]) % {SLACK}:"

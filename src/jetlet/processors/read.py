@@ -54,7 +54,10 @@ class ReadProcessor(Processor):
         """Items of the current split that were taken before the snapshot."""
         self._batch: Sequence[Any] | None = None
         self._saver = StateSaver()
-        self._restored: dict[int, _Split] | None = None
+        self._readers: set[int] = set()
+        """Those that the snapshot has something of."""
+        self._restored: dict[int, tuple[int, _Split]] = {}
+        """The splits that are left, by number, and who was to read them."""
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -105,21 +108,30 @@ class ReadProcessor(Processor):
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         # Said even if nothing is left: otherwise it would be as if nothing had been read.
-        yield BroadcastKey(("reader", self.context.global_index)), None
+        reader = self.context.global_index
+        yield BroadcastKey(("reader", reader)), None
         for split in self._left:
-            yield BroadcastKey(("split", split.number)), split
+            yield BroadcastKey(("split", split.number)), (reader, split)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        if self._restored is None:
-            self._restored = {}
-        self._restored.update({split.number: split for _, split in inbox.take() if split})
+        for key, entry in inbox.take():
+            if entry is None:
+                self._readers.add(key.key[1])
+            else:
+                reader, split = entry
+                self._restored[split.number] = (reader, split)
 
     def finish_snapshot_restore(self) -> bool:
-        restored, self._restored = self._restored, None
-        if restored is not None:
-            context = self.context
-            mine = sorted(restored)[context.global_index :: context.total_parallelism]
-            self._left = deque(restored[number] for number in mine)
+        restored, self._restored = self._restored, {}
+        if not self._readers:
+            return True
+        me, count = self.context.global_index, self.context.total_parallelism
+        if len(self._readers) == count:
+            # Some may have come to their end, and are not run again: each goes on with its own.
+            mine = [number for number in sorted(restored) if restored[number][0] == me]
+        else:
+            mine = sorted(restored)[me::count]
+        self._left = deque(restored[number][1] for number in mine)
         return True
 
 

@@ -9,7 +9,8 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.aggregate_loop import MISSING, GeneratedCode
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.incremental import MAIN, IncrementalProcessor, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
@@ -17,7 +18,7 @@ from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 __all__ = ["RollingAggregateProcessor"]
 
 
-class RollingAggregateProcessor(BatchProcessor):
+class RollingAggregateProcessor(IncrementalProcessor):
     """Emits, for each item, the result of its key up to it: ``(key, result)``.
 
     Without ``key_fn`` there is one accumulator, and the results are emitted as they are; all items
@@ -29,6 +30,8 @@ class RollingAggregateProcessor(BatchProcessor):
     operation has left, which matters if the operation changes it before it fails.
     """
 
+    live = ("_table",)
+
     def __init__(
         self,
         operation: AggregateOperation[Any, Any, Any],
@@ -38,17 +41,21 @@ class RollingAggregateProcessor(BatchProcessor):
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
+        self._operation = operation
         self._key_fn = key_fn
         self._policy = policy or ErrorPolicy("rolling-aggregate")
         self._table: dict[Any, Any] = {}
         """Accumulators by key; without keys there is one, of :data:`GLOBAL_KEY`."""
-        takes_events = self._policy.takes_events
-        self._roll = (
-            _global_loop(operation, takes_events=takes_events)
-            if key_fn is None
-            else _keyed_loop(operation, key_fn, takes_events=takes_events)
-        )
+        self._roll = self._loop()
         self._saver = StateSaver()
+
+    def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
+        takes_events = self._policy.takes_events
+        if self._key_fn is None:
+            return _global_loop(self._operation, takes_events=takes_events, touched=touched)
+        return _keyed_loop(
+            self._operation, self._key_fn, takes_events=takes_events, touched=touched
+        )
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         policy = self._policy
@@ -86,6 +93,15 @@ class RollingAggregateProcessor(BatchProcessor):
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._table.update(inbox.take())
 
+    @property
+    def tables(self) -> Tables:
+        return {MAIN: self._table}
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        assert self.touched is not None
+        self._roll = self._loop(self.touched[MAIN])
+
 
 Loop = Callable[[dict[Any, Any], Iterable[Any]], list[Any]]
 """Table and items in, results out. It takes an item just before it deals with it."""
@@ -96,6 +112,7 @@ def _keyed_loop(
     key_fn: Callable[[Any], Any],
     *,
     takes_events: bool,
+    touched: dict[Any, Any] | None,
 ) -> Loop:
     """Compile the loop, with the operation's statements in it: no call per item but the user's."""
     body = operation.loop_body()
@@ -105,6 +122,7 @@ def _keyed_loop(
     code.line("get = table.get")
     with code.block(f"for {'time, item' if takes_events else 'item'} in batch:"):
         code.line(f"key = {code.call(key_fn, 'item')}")
+        code.touch(touched)
         code.line(f"acc = get(key, {missing})")
         with code.block(f"if acc is {missing}:"):
             code.line(f"acc = table[key] = {body.create(code)}")
@@ -117,10 +135,16 @@ def _keyed_loop(
     return code.compile(f"rolling_{operation.name}", "table, batch")
 
 
-def _global_loop(operation: AggregateOperation[Any, Any, Any], *, takes_events: bool) -> Loop:
+def _global_loop(
+    operation: AggregateOperation[Any, Any, Any],
+    *,
+    takes_events: bool,
+    touched: dict[Any, Any] | None,
+) -> Loop:
     body = operation.loop_body()
     code = GeneratedCode()
     global_key = code.bind(GLOBAL_KEY, "global_key")
+    code.touch(touched, global_key)
     code.line("results = []")
     code.line(f"acc = table[{global_key}] if table else {body.create(code)}")
     loop = f"for {'time, item' if takes_events else 'item'} in batch:"

@@ -20,7 +20,8 @@ from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
-from jetlet.processors.base import BatchProcessor
+from jetlet.processors.deadlines import MAX_STALE, push_all
+from jetlet.processors.incremental import MAIN, IncrementalProcessor, TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.state_saver import SavedTime, StateSaver
@@ -32,13 +33,15 @@ Session = list[Any]
 """``[start, end, accumulator]``; ``end`` is the time of the last event plus the gap."""
 
 
-class SessionWindowProcessor(BatchProcessor):
+class SessionWindowProcessor(IncrementalProcessor):
     """Events in, sessions out. The operation needs ``combine``, for sessions that grow together.
 
     ``key_fns`` has a function per input, or is ``None`` for sessions of all events. Results have
     timestamps, unless nobody needs them: ``emits_events`` is false. ``late_ordinal`` is the edge
     that late events leave over; without one they are only counted.
     """
+
+    live = ("_sessions", "_deadlines", "_numbers", "_watermark")
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class SessionWindowProcessor(BatchProcessor):
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         if self._window.early_period is not None:
-            self._next_early = context.clock.time_ms() + self._window.early_period
+            self._next_early = self._window.next_early(context.clock.time_ms())
 
     # --- Taking events ----------------------------------------------------------------------
 
@@ -170,6 +173,8 @@ class SessionWindowProcessor(BatchProcessor):
         mine = self._sessions.get(key, [])
         for index, session in enumerate(mine):
             if session[_END] == end:
+                if self.touched is not None:
+                    self.touched[MAIN][key] = None
                 del mine[index]
                 if not mine:
                     del self._sessions[key]
@@ -198,7 +203,7 @@ class SessionWindowProcessor(BatchProcessor):
             return True
         now = self.context.clock.time_ms()
         if self._emitting is None and now >= self._next_early:
-            self._next_early = now + period
+            self._next_early = self._window.next_early(now)
             self._emitting = self._open_sessions()
         return self._emit()
 
@@ -237,9 +242,65 @@ class SessionWindowProcessor(BatchProcessor):
         self._watermark = self._saved_time.restored(self._watermark)
         return True
 
+    # --- Changes ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        return {MAIN: self._sessions}
+
+    @property
+    def time(self) -> int:
+        return self._watermark
+
+    def apply_time(self, time: int) -> None:
+        self._watermark = time
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        assert self.touched is not None
+        # Every event that is not late has its key looked up.
+        self._key_fns = [_touching(fn, self.touched[MAIN]) for fn in self._key_fns]
+
+    def apply_change(self, change: TableChange) -> None:
+        # A session that is there, or was before it grew, has its deadline.
+        known = self._sessions
+        fresh = {
+            key: [
+                session
+                for session in sessions
+                if not any(
+                    session[_START] <= old[_START] and old[_END] <= session[_END]
+                    for old in known.get(key, ())
+                )
+            ]
+            for key, sessions in change.entries.items()
+        }
+        super().apply_change(change)
+        is_crowded = len(self._deadlines) > MAX_STALE + 3 * len(known)
+        push_all(
+            self._deadlines,
+            [
+                (session[_END], next(self._numbers), key)
+                for key, sessions in (known if is_crowded else fresh).items()
+                for session in sessions
+            ],
+            is_all=is_crowded,
+        )
+
 
 def _start(session: Session) -> Any:
     return session[_START]
+
+
+def _touching(key_fn: KeyFn | None, touched: dict[Any, Any]) -> KeyFn:
+    """The same key function; the keys it has given are those that are touched."""
+
+    def touch(item: Any) -> Any:
+        key = item if key_fn is None else key_fn(item)
+        touched[key] = None
+        return key
+
+    return touch
 
 
 def _no_key(item: Any) -> None:

@@ -31,10 +31,11 @@ from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
-from jetlet.processors.base import BatchProcessor, Output
+from jetlet.processors.base import Output
+from jetlet.processors.incremental import IncrementalProcessor, TableChange, Tables
 from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.state_saver import SavedTime, StateSaver, is_plain
-from jetlet.processors.window_loops import ResultLoop, frame_loop, result_loop
+from jetlet.processors.window_loops import FrameLoop, ResultLoop, frame_loop, result_loop
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
@@ -57,6 +58,10 @@ class Frame:
     table: Table
 
 
+SLIDING: Final = "sliding"
+LAST: Final = "last"
+"""Names of tables that are not a frame."""
+
 _ANYWHERE: Final = PartitionId(0)
 """Where a frame goes if there is only one place."""
 
@@ -66,7 +71,7 @@ def frame_key(frame: Frame) -> PartitionId:
     return frame.key
 
 
-class SlidingWindowProcessor(BatchProcessor):
+class SlidingWindowProcessor(IncrementalProcessor):
     """Events or frames in, frames or windows out.
 
     ``key_fns`` has a function per input, or is ``None`` for windows over all events. With
@@ -75,6 +80,8 @@ class SlidingWindowProcessor(BatchProcessor):
     timestamps, unless nobody needs them: ``emits_events`` is false. ``late_ordinal`` is the edge
     that late events leave over; without one they are only counted.
     """
+
+    live = ("_frames", "_sliding", "_last", "_done_upto")
 
     def __init__(
         self,
@@ -99,10 +106,7 @@ class SlidingWindowProcessor(BatchProcessor):
         self._emits_frames = emits_frames
         self._target_parallelism = target_parallelism
         self._late_ordinal = late_ordinal
-        self._add_keyed = [
-            frame_loop(operation.loop_body(i), key_fn, window.slide, operation.name)
-            for i, key_fn in enumerate(key_fns or ())
-        ]
+        self._add_keyed = self._frame_loops()
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
         self._slides = window.size > window.slide
         self._deducts = self._slides and operation.deduct is not None and not emits_frames
@@ -133,6 +137,13 @@ class SlidingWindowProcessor(BatchProcessor):
         self._later: list[tuple[int, Table]] = []
         """Frames that are saved while the processor goes on."""
 
+    def _frame_loops(self) -> list[FrameLoop]:
+        operation, slide = self._operation, self._window.slide
+        return [
+            frame_loop(operation.loop_body(i), key_fn, slide, operation.name, self.touched)
+            for i, key_fn in enumerate(self._key_fns or ())
+        ]
+
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         if self._key_fns is not None:
@@ -142,7 +153,7 @@ class SlidingWindowProcessor(BatchProcessor):
             # With several processors the edge before has done it for each item.
             self._checks_keys = context.local_parallelism == 1
         if self._window.early_period is not None:
-            self._next_early = context.clock.time_ms() + self._window.early_period
+            self._next_early = self._window.next_early(context.clock.time_ms())
 
     # --- Taking events ----------------------------------------------------------------------
 
@@ -182,6 +193,8 @@ class SlidingWindowProcessor(BatchProcessor):
             self._drop_late(items)
             return
         table = self._frames.setdefault(end, {})
+        if self.touched is not None:
+            self.touched[end][None] = None
         value = table[None] if table else self._operation.create()
         try:
             table[None] = self._add_all[ordinal](value, items)
@@ -210,6 +223,8 @@ class SlidingWindowProcessor(BatchProcessor):
             lost = len(table) if count is None else sum(map(count, table.values()))
             self.context.count("late_events", lost)
             return
+        if self.touched is not None:
+            self.touched.add(end, table)
         mine = self._frames.setdefault(end, table)
         if mine is not table:
             self._combine(mine, table.items())
@@ -308,6 +323,8 @@ class SlidingWindowProcessor(BatchProcessor):
             yield from self._window_out(end - size, end, leading)
             if ends[tail] == end - size + slide:
                 trailing = frames.pop(ends[tail])
+                if self.touched is not None:
+                    self.touched.drop(ends[tail])
                 if self._deducts:
                     yield from self._trail(ends[tail], trailing)
                 tail += 1
@@ -348,6 +365,7 @@ class SlidingWindowProcessor(BatchProcessor):
     def _lead(self, end: int, frame: Table) -> Output:
         """The window has slid over a new frame."""
         sliding, last = self._sliding, self._last
+        self._touch_window(frame)
         counts = self._operation.item_count is not None
 
         def lead(entries: Iterator[tuple[Any, Any]]) -> None:
@@ -362,6 +380,7 @@ class SlidingWindowProcessor(BatchProcessor):
 
     def _trail(self, end: int, frame: Table) -> Output:
         """The window leaves a frame behind."""
+        self._touch_window(frame)
         deduct, sliding, last = self._deduct, self._sliding, self._last
         return self._in_slices(frame, lambda entries: deduct(sliding, entries, last, end))
 
@@ -382,7 +401,7 @@ class SlidingWindowProcessor(BatchProcessor):
             return True
         now = self.context.clock.time_ms()
         if self._emitting is None and now >= self._next_early:
-            self._next_early = now + period
+            self._next_early = self._window.next_early(now)
             self._emitting = self._open_windows()
         return self._emit()
 
@@ -450,10 +469,44 @@ class SlidingWindowProcessor(BatchProcessor):
 
     def finish_snapshot_restore(self) -> bool:
         self._done_upto = self._saved_time.restored(self._done_upto)
-        if self._deducts and self._emitting is None:
+        if self._deducts and self._emitting is None and self.touched is None:
             self._emitting = self._rebuild()
         return self._emit()
 
     def _rebuild(self) -> Output:
         for end in sorted(end for end in self._frames if end <= self._done_upto):
             yield from self._lead(end, self._frames[end])
+
+    # --- Changes ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        """The frames by their end, and what is derived from them: it would take long to redo."""
+        if not self._deducts:
+            return self._frames
+        return {**self._frames, SLIDING: self._sliding, LAST: self._last}
+
+    @property
+    def time(self) -> int:
+        return self._done_upto
+
+    def apply_time(self, time: int) -> None:
+        self._done_upto = time
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        self._add_keyed = self._frame_loops()
+
+    def _touch_window(self, frame: Table) -> None:
+        if self.touched is not None:
+            self.touched.add(SLIDING, frame)
+            self.touched.add(LAST, frame)
+
+    def apply_change(self, change: TableChange) -> None:
+        name = change.table
+        if isinstance(name, int):
+            if change.is_new and not change.entries:
+                self._frames.pop(name, None)
+                return
+            self._frames.setdefault(name, {})
+        super().apply_change(change)

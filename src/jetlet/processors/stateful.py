@@ -10,7 +10,8 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate_loop import GeneratedCode
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.incremental import MAIN, IncrementalProcessor, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
@@ -22,7 +23,7 @@ FILTER = "filter"
 FLAT_MAP = "flat_map"
 
 
-class StatefulProcessor(BatchProcessor):
+class StatefulProcessor(IncrementalProcessor):
     """Calls ``fn(state, key, item)``, or without ``key_fn`` ``fn(state, item)``, for each item.
 
     ``create_fn()`` makes the state of a key when its first item comes; ``fn`` changes it in place.
@@ -40,6 +41,8 @@ class StatefulProcessor(BatchProcessor):
     restore.
     """
 
+    live = ("_states",)
+
     def __init__(
         self,
         kind: str,
@@ -55,14 +58,20 @@ class StatefulProcessor(BatchProcessor):
             raise InvalidArgumentError(
                 f"a stateful processor is of kind {MAP!r}, {FILTER!r} or {FLAT_MAP!r}, not {kind!r}"
             )
+        self._kind = kind
+        self._fn = fn
         self._key_fn = key_fn
         self._policy = policy or ErrorPolicy(f"{kind.replace('_', '-')}-stateful")
         # The subscript makes what is missing, in C. Without keys there is one state, of GLOBAL_KEY.
         self._states: defaultdict[Any, Any] = defaultdict(create_fn)
         self.schema_version = getattr(create_fn, "schema_version", 1)
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
-        self._apply = _loop(kind, fn, key_fn, takes_events=self._policy.takes_events)
+        self._apply = self._loop()
         self._saver = StateSaver()
+
+    def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
+        takes_events = self._policy.takes_events
+        return _loop(self._kind, self._fn, self._key_fn, takes_events=takes_events, touched=touched)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         policy = self._policy
@@ -101,6 +110,15 @@ class StatefulProcessor(BatchProcessor):
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._states.update(inbox.take())
 
+    @property
+    def tables(self) -> Tables:
+        return {MAIN: self._states}
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        assert self.touched is not None
+        self._apply = self._loop(self.touched[MAIN])
+
     def upgrade(self, old_version: int, state: Any) -> Any:
         if self._upgrade is None:
             return super().upgrade(old_version, state)
@@ -112,19 +130,28 @@ Loop = Callable[[defaultdict[Any, Any], Iterable[Any]], list[Any]]
 
 
 def _loop(
-    kind: str, fn: Callable[..., Any], key_fn: Callable[[Any], Any] | None, *, takes_events: bool
+    kind: str,
+    fn: Callable[..., Any],
+    key_fn: Callable[[Any], Any] | None,
+    *,
+    takes_events: bool,
+    touched: dict[Any, Any] | None,
 ) -> Loop:
     """Compile the comprehension that does all of a batch."""
     code = GeneratedCode()
     clauses = f"for {'time, item' if takes_events else 'item'} in batch"
     if key_fn is None:
-        code.line(f"state = states[{code.bind(GLOBAL_KEY, 'global_key')}]")
+        global_key = code.bind(GLOBAL_KEY, "global_key")
+        code.touch(touched, global_key)
+        code.line(f"state = states[{global_key}]")
         call = f"{code.bind(fn)}(state, item)"
     else:
         key = code.call(key_fn, "item")
         if key != "item":
             clauses += f" for key in ({key},)"
             key = "key"
+        if touched is not None:
+            clauses += f" if {code.bind(touched.__setitem__, 'touch')}({key}, None) is None"
         call = f"{code.bind(fn)}(states[{key}], {key}, item)"
     result = {MAP: call, FILTER: "item", FLAT_MAP: "result"}[kind]
     if kind == FILTER:

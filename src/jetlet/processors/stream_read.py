@@ -42,13 +42,13 @@ class StreamReadSupplier(ProcessorSupplier):
     def __init__(self, source: StreamSource[Any], timestamps: Timestamps) -> None:
         self.source = source
         self.partitions: Sequence[Any] = ()
-        self._timestamps = timestamps
+        self.timestamps = timestamps
 
     def prepare(self, total_parallelism: int) -> None:
         self.partitions = self.source.partitions()
 
     def get(self) -> Processor:
-        return StreamReadProcessor(self.source, self.partitions, self._timestamps)
+        return StreamReadProcessor(self.source, self.partitions, self.timestamps)
 
 
 class StreamReadProcessor(BatchProcessor):

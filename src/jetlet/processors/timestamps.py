@@ -70,9 +70,14 @@ class TimestampProcessor(BatchProcessor):
         else:
             times, batch = self._timed_or_rejected(batch)
         self.send(list(zip(times, batch, strict=True)))
-        if self._watermarks is not None and times:
+        if times:
+            self._observe(max(times))
+
+    def _observe(self, highest: int) -> None:
+        """Events have been sent, of which this is the latest time."""
+        if self._watermarks is not None:
             now = self.context.clock.time_ms()
-            self.send_watermarks(self._watermarks.observe(_ONLY, max(times), now))
+            self.send_watermarks(self._watermarks.observe(_ONLY, highest, now))
 
     def _timed_or_rejected(self, batch: Sequence[Any]) -> tuple[list[int], list[Any]]:
         times: list[int] = []

@@ -33,7 +33,7 @@ right order is seldom.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody, write_keyed_add
@@ -49,8 +49,17 @@ windows has those that end where it ends.
 """
 
 
-def frame_loop(body: LoopBody, key_fn: Callable[[Any], Any], slide: int, name: str) -> FrameLoop:
-    """Compile the function that adds events to the frames they belong to, by key."""
+def frame_loop(
+    body: LoopBody,
+    key_fn: Callable[[Any], Any],
+    slide: int,
+    name: str,
+    touched: Mapping[Any, dict[Any, Any]] | None = None,
+) -> FrameLoop:
+    """Compile the function that adds events to the frames they belong to, by key.
+
+    ``touched`` gets the keys, by frame.
+    """
     code = GeneratedCode()
     step = code.bind(slide, "slide")
     code.line("late = []")
@@ -67,7 +76,11 @@ def frame_loop(body: LoopBody, key_fn: Callable[[Any], Any], slide: int, name: s
             with code.block("if table is None:"):
                 code.line("table = frames[end] = {}")
             code.line("get = table.get")
+            if touched is not None:
+                code.line(f"touched = {code.bind(touched, 'tables')}[end]")
         code.line(f"key = {code.call(key_fn, 'item')}")
+        if touched is not None:
+            code.line("touched[key] = None")
         write_keyed_add(code, body)
     code.line("return late")
     return code.compile(f"{name}_frames", "frames, events, done_upto")

@@ -64,13 +64,13 @@ class SinkSupplier(ProcessorSupplier):
     """Makes the processors of a sink, as the job's guarantee asks for."""
 
     def __init__(self, sink: Sink[Any], *, is_stream: bool) -> None:
-        self._sink = sink
+        self.sink = sink
         self._is_stream = is_stream
         self._is_transactional = self._rolls = False
 
     def init(self, context: ProcessorContext) -> None:
         guarantee = context.processing_guarantee
-        sink = self._sink
+        sink = self.sink
         self._rolls = self._is_stream and guarantee == NONE
         self._is_transactional = isinstance(sink, TransactionalSink) and (
             guarantee == EXACTLY_ONCE
@@ -79,9 +79,9 @@ class SinkSupplier(ProcessorSupplier):
 
     def get(self) -> Processor:
         if self._is_transactional:
-            assert isinstance(self._sink, TransactionalSink)
-            return TransactionalWriteProcessor(self._sink, rolls=self._rolls)
-        return WriteProcessor(self._sink)
+            assert isinstance(self.sink, TransactionalSink)
+            return TransactionalWriteProcessor(self.sink, rolls=self._rolls)
+        return WriteProcessor(self.sink)
 
 
 class ClientSinkProcessor(Processor):
@@ -97,25 +97,25 @@ class SinkHook(RunHook):
     """Begins, commits and aborts a sink."""
 
     def __init__(self, sink: Sink[Any]) -> None:
-        self._sink = sink
+        self.sink = sink
 
     def begin(self, run_id: str) -> None:
-        self._sink.begin(run_id)
+        self.sink.begin(run_id)
 
     def resume(self, run_id: str) -> None:
-        self._sink.resume(run_id)
+        self.sink.resume(run_id)
 
     def commit(self, run_id: str, messages: Sequence[Any]) -> None:
         last = [message for message in messages if isinstance(message, LastTransactions)]
         if last:
-            assert isinstance(self._sink, TransactionalSink)
+            assert isinstance(self.sink, TransactionalSink)
             prepared = [each for some in last for each in some.prepared]
-            self._sink.commit_last(run_id, last[0].vertex, prepared)
+            self.sink.commit_last(run_id, last[0].vertex, prepared)
         else:
-            self._sink.commit(run_id, messages)
+            self.sink.commit(run_id, messages)
 
     def abort(self, run_id: str, error: BaseException) -> None:
-        self._sink.abort(run_id)
+        self.sink.abort(run_id)
 
 
 class ClientSinkHook(RunHook):

@@ -14,6 +14,9 @@ The outcome is success only if the record is there. There is one snapshot at a t
 were asked for wait. A snapshot that fails is over, and the job goes on; only if nobody knows
 whether its record was written must the attempt be given up, since both committing and rolling back
 could be wrong. The next attempt looks and knows.
+
+If snapshots are taken at intervals there is a last one when all members have ended: it decides that
+what they have left is to be committed, and whoever finds it has nothing else to do.
 """
 
 from __future__ import annotations
@@ -144,6 +147,8 @@ class SnapshotCoordinator:
         self._exports: deque[str] = deque()
         self._is_terminating = False
         """A terminal snapshot was asked for and has not begun."""
+        self._lacks_end = interval is not None
+        """True until there is a snapshot, or was one that failed, of members that have ended."""
         self._waiting: set[int] = set()
         """Members that have not reported in this phase."""
         self._error: str | None = None
@@ -219,7 +224,8 @@ class SnapshotCoordinator:
         """All tasklets of a member have ended well.
 
         Those that take part in a snapshot stay until its end: what a member that has ended has not
-        reported, it had nothing to report on.
+        reported, it had nothing to report on. After the last of them there may be one more snapshot
+        before the attempt is over.
         """
         if member not in self._live:
             return []
@@ -274,10 +280,15 @@ class SnapshotCoordinator:
 
     def _next(self, now: float) -> list[Command]:
         """Begin the next snapshot, if there is one to begin."""
-        if self.phase is not Phase.IDLE or self._draining or not self._live:
+        if self.phase is not Phase.IDLE or self._draining:
             return []
         snapshot_id = self._next_id
-        if self._is_terminating:
+        if not self._live:
+            if not self._lacks_end:
+                return []
+            self._lacks_end = False
+            snapshot = Snapshot(snapshot_id, self._free_area())
+        elif self._is_terminating:
             self._is_terminating = False
             snapshot = Snapshot(snapshot_id, self._free_area(), is_terminal=True)
         elif self._exports:
@@ -309,6 +320,8 @@ class SnapshotCoordinator:
         assert snapshot is not None
         if self._error is not None:
             return self._finish(now)
+        if not self._live and snapshot.area is not None:
+            self._lacks_end = False
         self.phase = Phase.RECORDING
         return [Record(snapshot)]
 
@@ -319,7 +332,7 @@ class SnapshotCoordinator:
         self.phase = Phase.COMMITTING
         self._waiting = set(self._live)
         if not self._waiting:
-            return self._end(self._error, now)
+            return [*self._end(self._error, now), *self._next(now)]
         return [Finish(snapshot, self._error is None, tuple(sorted(self._live)))]
 
     def _end(self, error: str | None, now: float | None = None) -> list[Command]:

@@ -25,6 +25,7 @@ class StateSink:
     """
 
     __slots__ = (
+        "_dumps",
         "_entries",
         "_pickles",
         "_processor",
@@ -40,7 +41,9 @@ class StateSink:
         processor: int,
         put: Callable[[Chunk], None],
         is_full: Callable[[], bool],
+        dumps: Callable[[Any], bytes] = dump,
     ) -> None:
+        self._dumps = dumps
         self._vertex = vertex
         self._processor = processor
         self.put = put
@@ -57,9 +60,9 @@ class StateSink:
         key = entries[0][0]
         stable_hash(key.key if isinstance(key, BroadcastKey) else key)
         try:
-            data = dump(list(entries))
+            data = self._dumps(list(entries))
         except Exception as error:
-            raise _unpicklable(entries, error) from error
+            raise unpicklable(entries, error) from error
         self._pickles.append(data)
         self._entries += len(entries)
         self._size += len(data)
@@ -77,7 +80,8 @@ class StateSink:
         self._entries = self._size = 0
 
 
-def _unpicklable(entries: Sequence[Entry], error: Exception) -> SnapshotError:
+def unpicklable(entries: Sequence[Entry], error: Exception) -> SnapshotError:
+    """The error that names the entry which cannot be pickled."""
     for key, value in entries:
         try:
             dump((key, value))

@@ -4,7 +4,7 @@ Layout::
 
     jobs/<job>/area-0/ area-1/ ...      the snapshots: state files and a commit record
     jobs/<job>/epochs/0007.claim        an attempt at the job has begun
-    jobs/<job>/epochs/0007.json         what it was restored from
+    jobs/<job>/epochs/0007.json         what it was restored from, and the id of the job's run
     jobs/<job>/epochs/0007.end          the job has completed: there is nothing to go on with
     exports/<name>/                     a snapshot that is kept until it is deleted
 
@@ -24,6 +24,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from jetlet.errors import SnapshotError
@@ -55,11 +56,21 @@ class StoredSnapshot:
     area: int | None = None
 
 
+class Origin(NamedTuple):
+    """What is known of the beginning of an attempt."""
+
+    job_id: str
+    restored: tuple[int, int] | None
+    """Epoch and id of the snapshot that it began with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What an attempt at a job begins with."""
 
     epoch: int
+    job_id: str
+    """Of the run that it is an attempt at."""
     restored: StoredSnapshot | None
     """The snapshot to restore; ``None`` to begin anew."""
     good_areas: tuple[int, ...]
@@ -86,19 +97,26 @@ class SnapshotStore:
     # --- Attempts ---------------------------------------------------------------------------
 
     def begin_attempt(
-        self, *, fresh: bool = False, initial: StoredSnapshot | None = None, after: int = 0
+        self,
+        job_id: str = "",
+        *,
+        fresh: bool = False,
+        initial: StoredSnapshot | None = None,
+        after: int = 0,
+        must_restore: bool = False,
     ) -> Attempt:
         """Claim the next epoch and find the newest snapshot that is whole.
 
-        ``fresh`` leaves aside what is there; ``initial`` is restored if nothing is. The epoch is
-        higher than ``after``, and than any that has left a trace. Raises :class:`SnapshotError` if
-        there are snapshots and all of them are damaged.
+        ``fresh`` leaves aside what is there; ``initial`` is restored if nothing is. ``job_id`` is
+        for a run that begins with this attempt. The epoch is higher than ``after``, and than any
+        that has left a trace. Raises :class:`SnapshotError` if there are snapshots and all of them
+        are damaged; with ``must_restore``, also if there are none.
         """
         epoch = self._claim(after)
         restored: StoredSnapshot | None = None
         good: list[StoredSnapshot] = []
         ids = [0]
-        if not fresh and not self._has_completed(epoch):
+        if not fresh and not self._has_completed():
             found, damaged = self._find()
             ids += [stored.record.snapshot_id for stored in found]
             for stored in found:
@@ -109,8 +127,14 @@ class SnapshotStore:
                     self._warn(stored.record, error)
                 else:
                     good.append(stored)
-            known = self._last_known()
-            if not good and (damaged or known is not None):
+            origin = self._last_origin()
+            known = None if origin is None else origin.restored
+            if good:
+                job_id = good[0].record.job_id
+            elif origin is not None:
+                # Attempts may have left something under its name, although no snapshot.
+                job_id = origin.job_id or job_id
+            if not good and (damaged or known is not None or must_restore):
                 raise self._nothing_left(damaged)
             restored = good[0] if good else initial
             if good and known is not None and good[0].record.order < known:
@@ -123,11 +147,11 @@ class SnapshotStore:
                 )
         else:
             restored = initial
-        self._write_origin(epoch, restored if restored in good else None)
+        self._write_origin(epoch, job_id, restored if restored in good else None)
         if restored is None or not good:
             self._clear_areas()
         areas = tuple(stored.area for stored in good if stored.area is not None)
-        return Attempt(epoch, restored, areas, max(ids) + 1)
+        return Attempt(epoch, job_id, restored, areas, max(ids) + 1)
 
     def _claim(self, after: int = 0) -> int:
         self._storage.make_directory(self._epochs)
@@ -149,22 +173,25 @@ class SnapshotStore:
         names = [e.name.removesuffix(suffix) for e in entries if e.name.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
 
-    def _has_completed(self, epoch: int) -> bool:
-        """True if the last attempt before this one has ended the job."""
-        return epoch - 1 in self._epochs_with(END)
+    def _has_completed(self) -> bool:
+        """True if the last attempt that knew what to begin with has ended the job."""
+        return max(self._epochs_with(END), default=0) >= max(self._epochs_with(ORIGIN), default=1)
 
-    def _origins(self) -> dict[int, tuple[int, int] | None]:
-        """By epoch, the epoch and id of the snapshot that it began with."""
-        found: dict[int, tuple[int, int] | None] = {}
+    def _origins(self) -> dict[int, Origin]:
+        """By epoch, what it began with."""
+        found: dict[int, Origin] = {}
         for epoch in self._epochs_with(ORIGIN):
             path = self._storage.join(self._epochs, f"{epoch:04d}{ORIGIN}")
-            restored = json.loads(read_file(self._storage, path))["restored"]
-            found[epoch] = None if restored is None else (restored[0], restored[1])
+            values = json.loads(read_file(self._storage, path))
+            restored = values["restored"]
+            found[epoch] = Origin(
+                values.get("job_id", ""), None if restored is None else (restored[0], restored[1])
+            )
         return found
 
-    def _write_origin(self, epoch: int, restored: StoredSnapshot | None) -> None:
+    def _write_origin(self, epoch: int, job_id: str, restored: StoredSnapshot | None) -> None:
         order = None if restored is None else list(restored.record.order)
-        data = json.dumps({"restored": order}).encode()
+        data = json.dumps({"restored": order, "job_id": job_id}).encode()
         write_atomically(self._storage, self._epochs, f"{epoch:04d}{ORIGIN}", data)
 
     def _find(self) -> tuple[list[StoredSnapshot], list[SnapshotError]]:
@@ -188,8 +215,8 @@ class SnapshotStore:
         names = [e.name.removeprefix(AREA) for e in entries if e.name.startswith(AREA)]
         return sorted(int(name) for name in names if name.isdigit())
 
-    def _last_known(self) -> tuple[int, int] | None:
-        """The snapshot that the last attempt began with."""
+    def _last_origin(self) -> Origin | None:
+        """What the last attempt began with."""
         origins = self._origins()
         return origins[max(origins)] if origins else None
 
@@ -252,10 +279,10 @@ class SnapshotStore:
         return self._find()[0]
 
 
-def _counts(record: SnapshotRecord, origins: dict[int, tuple[int, int] | None]) -> bool:
+def _counts(record: SnapshotRecord, origins: dict[int, Origin]) -> bool:
     """False if a later attempt did not know of it, and went on from an earlier one."""
     return all(
-        origin is not None and record.order <= origin
+        origin.restored is not None and record.order <= origin.restored
         for epoch, origin in origins.items()
         if epoch > record.epoch
     )

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.snapshot_context import NONE
-from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.embedded import Plannable
-from jetlet.jobs.job import Job
+from jetlet.jobs.job import Job, JobStatus
+from jetlet.jobs.layout import Layout
 from jetlet.processors.read import ReadSupplier
-from jetlet.processors.stream_read import StreamReadSupplier
 from jetlet.spark.frames import frame_source
+from jetlet.spark.hosted_members import JOIN_LIMIT, HostedMembers, place_of_driver
 from jetlet.spark.progress import task_accumulator
-from jetlet.spark.runner import SparkRunner, Width, context_of
+from jetlet.spark.runner import SparkRunner, Width
 from jetlet.spark.session import (
     PLAN_SETTINGS,
     StartedSession,
@@ -29,15 +30,12 @@ from jetlet.spark.session import (
     join_session,
     start_session,
 )
-from jetlet.spark.shipping import check_picklable, is_one_process, ship_package
+from jetlet.spark.shipping import BY_VALUE, check_picklable, ship_package
+from jetlet.spark.slots import Slots, await_executors, context_of, remote_parallelism
+from jetlet.spark.ways import MEMBERS, MICRO_BATCH, way_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-REGISTRATION_PATIENCE = 10.0
-"""Seconds to wait for the first executor of a cluster before the number of tasks is settled."""
-REGISTRATION_PAUSE = 0.5
-"""No other executor for so long means that all are there."""
 
 
 class SparkEngine:
@@ -50,6 +48,9 @@ class SparkEngine:
     A stage runs in as many tasks as Spark has cores, or as ``JobConfig(default_parallelism=...)``
     says, but never in more than it has input for. The local parallelism of a vertex is that within
     each task.
+
+    Streams, and applications of tasks, run on members: tasks that live as long as the job does, one
+    for each slot that Spark has, or ``members`` of them.
     """
 
     def __init__(
@@ -58,13 +59,19 @@ class SparkEngine:
         session: SparkSession | None = None,
         config: Mapping[str, object] | None = None,
         app_name: str | None = None,
+        members: int | None = None,
     ) -> None:
+        if members is not None and members < 1:
+            raise InvalidArgumentError(f"members must be at least 1, not {members}")
         if session is not None and (master is not None or config or app_name is not None):
             raise InvalidArgumentError(
                 "SparkEngine(session=...) uses the session as it is: leave out master, config and "
                 "app_name"
             )
         self._started = self._start(master, session, config, app_name)
+        self._members = members
+        self._layouts: dict[Job, Layout] = {}
+        """Of jobs on members."""
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -107,35 +114,25 @@ class SparkEngine:
         """Tasks that Spark runs at a time, as far as it says."""
         context = context_of(self.session)
         if context is not None:
-            _await_executors(context)
+            await_executors(context)
             return int(context.defaultParallelism)
         if self._parallelism is None:
-            self._parallelism = _remote_parallelism(self.session)
+            self._parallelism = remote_parallelism(self.session)
         return self._parallelism
 
     def submit(self, what: DAG | Plannable, config: JobConfig | None = None) -> Job:
         """Start a job and return at once. Mistakes are raised here, before anything runs."""
         config = config or JobConfig()
         self._check_open()
-        if config.processing_guarantee != NONE:
-            raise UnsupportedFeatureError(
-                f"processing_guarantee={config.processing_guarantee!r} is for streams; a bounded "
-                f"pipeline on Spark gives exact results anyway: write processing_guarantee='none'"
-            )
-        if config.initial_snapshot is not None:
-            raise UnsupportedFeatureError(
-                f"initial_snapshot={config.initial_snapshot!r}: a job on Spark takes no snapshots "
-                f"and begins with none: leave it out"
-            )
         dag = what if isinstance(what, DAG) else _plan(what)
         dag.validate()
-        _check_bounded(dag)
-        check_picklable(dag)
-        width = self._width(dag, config)
-        runner = SparkRunner(self.session, dag, width, self._accumulator)
-        job = Job(dag, config, runner, self._forget)
-        for sink in runner.frame_sinks:
-            sink.expect(job.id)
+        kind = way_of(dag, config).kind
+        if kind == MEMBERS:
+            job = self._job_on_members(dag, config)
+        elif kind == MICRO_BATCH:
+            job = self._micro_batch_job(dag, config)
+        else:
+            job = self._batch_job(dag, config)
         with self._lock:
             self._check_open()
             self._jobs.add(job)
@@ -145,6 +142,74 @@ class SparkEngine:
             self._forget(job)
             raise
         return job
+
+    def _batch_job(self, dag: DAG, config: JobConfig) -> Job:
+        if config.processing_guarantee != NONE:
+            raise UnsupportedFeatureError(
+                f"processing_guarantee={config.processing_guarantee!r} is for streams; a bounded "
+                f"pipeline on Spark gives exact results anyway: write processing_guarantee='none', "
+                f"or streaming={MEMBERS!r} to have it run as a stream does"
+            )
+        if config.initial_snapshot is not None:
+            raise UnsupportedFeatureError(
+                f"initial_snapshot={config.initial_snapshot!r}: a batch job on Spark takes no "
+                f"snapshots and begins with none: leave it out, or write streaming={MEMBERS!r}"
+            )
+        check_picklable(dag)
+        width = self._width(dag, config)
+        runner = SparkRunner(self.session, dag, width, self._accumulator)
+        job = Job(dag, config, runner, self._forget)
+        for sink in runner.frame_sinks:
+            sink.expect(job.id)
+        return job
+
+    def _micro_batch_job(self, dag: DAG, config: JobConfig) -> Job:
+        from jetlet.spark.batch_plan import BatchPlan
+        from jetlet.spark.micro_batch_job import micro_batch_job
+
+        plan = BatchPlan(dag)
+        check_picklable(plan.dag)
+        width = self._width(plan.dag, config)
+        return micro_batch_job(self.session, dag, plan, width, config, self._forget)
+
+    def _job_on_members(self, dag: DAG, config: JobConfig) -> Job:
+        """A job on long-lived tasks. Each is a member with a worker of its own."""
+        config.check_directory(dag)
+        name = config.name or dag.name
+        parallelism = config.default_parallelism or 1
+        slots = Slots(self.session, name, self._members, lambda: self._held_by_others(layout))
+        layout: Layout | None = None
+        layout = Layout(dag, parallelism, slots.count)
+        snapshots = None
+        if config.snapshot_dir is not None:
+            from jetlet.jobs.job_snapshots import JobSnapshots
+
+            snapshots = JobSnapshots(dag, name, config, layout, SYSTEM_CLOCK)
+        host, known_as = place_of_driver(self.session)
+        runner = MembersRunner(
+            layout,
+            lambda: HostedMembers(self.session, name),
+            workers=1,
+            host=host,
+            known_as=known_as,
+            use_tcp=True,
+            service=self,
+            code=BY_VALUE,
+            join_limit=JOIN_LIMIT,
+        )
+        slots.is_cancelled = lambda: runner.is_cancelled
+        job = Job(dag, config, runner, self._forget, self, snapshots)
+        self._layouts[job] = layout
+        return job
+
+    def _held_by_others(self, layout: Layout | None) -> int:
+        """Slots that the members of other jobs hold."""
+        with self._lock:
+            return sum(
+                each.members
+                for job, each in self._layouts.items()
+                if each is not layout and job.status is not JobStatus.SUSPENDED
+            )
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -163,6 +228,7 @@ class SparkEngine:
     def _forget(self, job: Job) -> None:
         with self._lock:
             self._jobs.discard(job)
+            self._layouts.pop(job, None)
 
     @property
     def jobs(self) -> list[Job]:
@@ -216,20 +282,6 @@ def _plan(what: object) -> DAG:
     return dag
 
 
-def _check_bounded(dag: DAG) -> None:
-    """Refuse streams, which no batch job would ever come to the end of."""
-    for vertex in dag:
-        if isinstance(vertex.supplier, TaskletSupplier):
-            raise UnsupportedFeatureError(
-                f"{dag.name!r} has tasks, which Spark cannot run: submit it to an EmbeddedEngine"
-            )
-        if isinstance(vertex.supplier, StreamReadSupplier):
-            raise UnsupportedFeatureError(
-                f"{vertex.name!r} is a stream, and a job on Spark has to end: write "
-                f"p.run(on='embedded'), or read a bounded source"
-            )
-
-
 def _with(found: str | None, key: str, value: str) -> str:
     """Our setting; where it is a list, added to what the user has."""
     if not found or not key.endswith("excludedRules"):
@@ -243,35 +295,3 @@ def _readers(vertex: Vertex) -> int:
     if isinstance(vertex.supplier, ReadSupplier):
         return -(-len(vertex.supplier.splits) // vertex.parallelism(1))
     return 1
-
-
-def _await_executors(context: Any) -> None:
-    """Let a cluster that has just been asked for executors start them.
-
-    Spark counts the cores of those that have registered so far, and a job keeps the number of
-    tasks that it began with.
-    """
-    if is_one_process(context.master):
-        return
-    status = context._jsc.sc().getExecutorMemoryStatus
-    deadline = time.monotonic() + REGISTRATION_PATIENCE
-    count, since = status().size(), time.monotonic()
-    # The driver is one of them. A session that has been up for a while is not kept waiting.
-    if count > 1 and time.time() * 1000 - context.startTime > REGISTRATION_PATIENCE * 1000:
-        return
-    while time.monotonic() < deadline:
-        if count > 1 and time.monotonic() - since >= REGISTRATION_PAUSE:
-            return
-        time.sleep(0.05)
-        now = status().size()
-        if now != count:
-            count, since = now, time.monotonic()
-
-
-def _remote_parallelism(spark: SparkSession) -> int:
-    """What Spark calls its default parallelism, where it cannot be asked for it."""
-    from pyspark.sql import functions
-
-    numbers = spark.range(1 << 16).select(functions.spark_partition_id().alias("number"))
-    row = numbers.agg(functions.max("number").alias("highest")).first()
-    return 1 if row is None else int(row["highest"]) + 1

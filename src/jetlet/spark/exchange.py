@@ -35,6 +35,7 @@ from jetlet.spark.shipping import cloud_dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 REPORTS = -1
 """Messages of processors to the hooks of their vertices: pickled (vertex, message)."""
@@ -189,6 +190,19 @@ class FrameOutput(TaskOutput):
 def frame_column(channel: int) -> str:
     """The column that holds the items of a sink which makes a DataFrame of them."""
     return f"frame{channel}"
+
+
+def row_schema(frames: dict[int, StructType]) -> StructType:
+    """What the rows of a fragment look like; ``frames`` are those of its sinks, by channel."""
+    from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
+
+    schema = StructType()
+    kinds = (IntegerType(), LongType(), IntegerType(), BinaryType())
+    for name, kind in zip(COLUMNS, kinds, strict=True):
+        schema.add(name, kind)
+    for channel, columns in frames.items():
+        schema.add(frame_column(channel), columns)
+    return schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,12 +413,17 @@ class ExchangeReader(Processor):
                     return stream.rank > self._rank  # all is read, or it is another's turn
                 channel, payload = stream.take()
                 self._ordinal = self._ordinals[channel]
-                self._items, self._at = pickle.loads(payload), 0
+                self._items, self._at = self._load(channel, payload), 0
             self._batch = self._items[self._at : self._at + BATCH_SIZE]
             self._at += BATCH_SIZE
         if self.outbox.offer_batch(self._batch, self._ordinal):
             self._batch = None
         return False
+
+
+    def _load(self, channel: int, payload: bytes) -> list[Any]:
+        items: list[Any] = pickle.loads(payload)
+        return items
 
 
 class BroadcastReader(Processor):

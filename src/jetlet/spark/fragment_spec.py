@@ -138,10 +138,10 @@ def make_spec(
 def fragments_of(dag: DAG) -> list[Fragment]:
     """The fragments in which Spark runs a DAG."""
     frames = [v for v in dag.vertices if frame_source(v)]
-    return cut(dag, frames, [v for v in dag.vertices if _is_numbered(v)])
+    return cut(dag, frames, [v for v in dag.vertices if is_numbered(v)])
 
 
-def _is_numbered(vertex: Vertex) -> bool:
+def is_numbered(vertex: Vertex) -> bool:
     """True for a join whose first processor alone deals with what fails on the build sides."""
     make = getattr(vertex.supplier, "_fn", None)
     if not isinstance(make, partial) or make.func is not HashJoinProcessor:

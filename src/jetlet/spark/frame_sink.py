@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from operator import attrgetter, index, itemgetter
@@ -37,13 +38,14 @@ Row = Sequence[Any]
 class FrameSink(Sink[Any]):
     """Makes a DataFrame of the items and hands it to a function that writes it.
 
-    The function is called in the submitting process, once per job, when all else has been done.
-    It does not travel.
+    The function is called in the submitting process, once per job, when all else has been done; in
+    micro-batches once for each of them. If it takes a second argument, that is the number of the
+    batch, which stays the same when a batch is run again. It does not travel.
     """
 
     def __init__(
         self,
-        writer: Callable[[DataFrame], object],
+        writer: Callable[..., object],
         schema: str | StructType,
         *,
         name: str | None = None,
@@ -56,7 +58,8 @@ class FrameSink(Sink[Any]):
             )
         self.name = check_name("sinks.spark", name) or "spark-sink"
         self.schema = schema
-        self._writer: Callable[[DataFrame], object] | None = writer
+        self._writer: Callable[..., object] | None = writer
+        self._takes_batch = _takes_two(writer)
         self._runs: set[str] = set()
 
     def expect(self, run_id: str) -> None:
@@ -92,18 +95,32 @@ class FrameSink(Sink[Any]):
                 f"{self.name}: schema={self.schema!r} is not one that Spark knows: {said}"
             ) from error
 
-    def write(self, frame: DataFrame) -> None:
-        """Let the user's function write the items."""
+    def write(self, frame: DataFrame, batch: int | None = None) -> None:
+        """Let the user's function write the items, of a batch of a stream, or of the job."""
         assert self._writer is not None
-        self._writer(frame)
+        if self._takes_batch:
+            self._writer(frame, 0 if batch is None else batch)
+        else:
+            self._writer(frame)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name}
 
 
+def _takes_two(writer: Callable[..., object]) -> bool:
+    """True if the function has to be given two arguments."""
+    try:
+        inspect.signature(writer).bind(None)
+    except TypeError:
+        return True
+    except ValueError:  # it does not say
+        pass
+    return False
+
+
 def frame_sink(vertex: Vertex) -> FrameSink | None:
     """The sink of the vertex, if it makes a DataFrame."""
-    sink = vertex.hook._sink if isinstance(vertex.hook, SinkHook) else None
+    sink = vertex.hook.sink if isinstance(vertex.hook, SinkHook) else None
     return sink if isinstance(sink, FrameSink) else None
 
 
@@ -138,6 +155,9 @@ class FrameWriter(Processor):
         if self._buffer:
             self._send()
         return True
+
+    def save_to_snapshot(self) -> bool:
+        return self.complete()
 
     def _send(self) -> None:
         items, self._buffer = self._buffer, []

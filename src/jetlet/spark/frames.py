@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_FORMS = ("dict", "tuple")
+FORMS = ("dict", "tuple")
 
 
 class FrameSource(BatchSource[Any]):
@@ -38,7 +38,7 @@ class FrameSource(BatchSource[Any]):
                 f"sources.spark takes a function of the session, not {type(make).__name__}: "
                 f'write sources.spark(lambda spark: spark.read.parquet("..."))'
             )
-        if items not in _FORMS:
+        if items not in FORMS:
             raise InvalidArgumentError(f'sources.spark: items={items!r}: write "dict" or "tuple"')
         if isinstance(columns, str) or (columns is not None and not columns):
             raise InvalidArgumentError(
@@ -61,17 +61,9 @@ class FrameSource(BatchSource[Any]):
         if frame.isStreaming:
             raise UnsupportedFeatureError(
                 f"{self.name}: this DataFrame never ends; sources.spark reads bounded ones: write "
-                f"spark.read rather than spark.readStream"
+                f"spark.read rather than spark.readStream, or sources.spark_stream(...)"
             )
-        if self._columns is not None:
-            frame = frame.select(*self._columns)
-        twice = {name for name in frame.columns if frame.columns.count(name) > 1}
-        if twice:
-            raise InvalidArgumentError(
-                f"{self.name}: the DataFrame has several columns called {min(twice)!r}: give "
-                f"them different names with .withColumnsRenamed(...) or .alias(...)"
-            )
-        return frame
+        return checked_columns(self.name, frame, self._columns)
 
     def splits(self, target: int) -> Sequence[Any]:
         raise UnsupportedFeatureError(
@@ -87,6 +79,19 @@ class FrameSource(BatchSource[Any]):
         return {**self.__dict__, "_make": None}
 
 
+def checked_columns(source: str, frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """The wanted columns, or all of them; each must have a name of its own."""
+    if columns is not None:
+        frame = frame.select(*columns)
+    twice = {name for name in frame.columns if frame.columns.count(name) > 1}
+    if twice:
+        raise InvalidArgumentError(
+            f"{source}: the DataFrame has several columns called {min(twice)!r}: give "
+            f"them different names with .withColumnsRenamed(...) or .alias(...)"
+        )
+    return frame
+
+
 def frame_source(vertex: Vertex) -> FrameSource | None:
     """The DataFrame that the vertex reads, if it does."""
     source = vertex.supplier.source if isinstance(vertex.supplier, ReadSupplier) else None
@@ -97,20 +102,8 @@ class FrameReader(Processor):
     """Turns the record batches that Spark hands to a task into items."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], form: str) -> None:
-        self._as_dicts = form == "dict"
-        self._batches = self._items(batches)
+        self._batches = frame_items(batches, form)
         self._batch: list[Any] | None = None
-
-    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Any]]:
-        for whole in batches:
-            for start in range(0, whole.num_rows, BATCH_SIZE):
-                batch = whole.slice(start, BATCH_SIZE)
-                rows = zip(*(c.to_pylist() for c in batch.columns), strict=True)
-                if self._as_dicts:
-                    names = batch.schema.names
-                    yield [dict(zip(names, row, strict=True)) for row in rows]
-                else:
-                    yield list(rows)
 
     def complete(self) -> bool:
         if self._batch is None:
@@ -120,3 +113,16 @@ class FrameReader(Processor):
         if self.outbox.offer_batch(self._batch):
             self._batch = None
         return False
+
+
+def frame_items(batches: Iterator[pa.RecordBatch], form: str) -> Iterator[list[Any]]:
+    """The rows of record batches as items, in batches of a size that suits the queues."""
+    for whole in batches:
+        for start in range(0, whole.num_rows, BATCH_SIZE):
+            batch = whole.slice(start, BATCH_SIZE)
+            rows = zip(*(c.to_pylist() for c in batch.columns), strict=True)
+            if form == "dict":
+                names = batch.schema.names
+                yield [dict(zip(names, row, strict=True)) for row in rows]
+            else:
+                yield list(rows)

@@ -23,10 +23,17 @@ from jetlet.errors import (
     JobCancelledError,
     JobFailedError,
 )
-from jetlet.jobs.job import Run
+from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.processors.read import ReadSupplier
-from jetlet.spark.exchange import COLUMNS, FIRST_CLIENT, METRICS, REPORTS, frame_column
+from jetlet.spark.exchange import (
+    COLUMNS,
+    FIRST_CLIENT,
+    METRICS,
+    REPORTS,
+    frame_column,
+    row_schema,
+)
 from jetlet.spark.failure import explain, unpack
 from jetlet.spark.fragment_spec import fragments_of, make_spec, marking_exchange
 from jetlet.spark.fragments import Exchange, Fragment, channel_order
@@ -34,6 +41,7 @@ from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source
 from jetlet.spark.progress import FragmentProgress, JobProgress
 from jetlet.spark.shipping import dump_splits, dumps
+from jetlet.spark.slots import context_of
 from jetlet.spark.task import FragmentTask, Payloads
 
 if TYPE_CHECKING:
@@ -63,11 +71,16 @@ class SparkRunner:
     """Runs one job on a Spark session."""
 
     def __init__(
-        self, spark: SparkSession, dag: DAG, width: Width, accumulator: Any = None
+        self,
+        spark: SparkSession,
+        dag: DAG,
+        width: Width,
+        accumulator: Any = None,
+        fragments: list[Fragment] | None = None,
     ) -> None:
         self._spark = spark
         self._dag = dag
-        self.fragments = fragments_of(dag)
+        self.fragments = fragments_of(dag) if fragments is None else fragments
         self._tasks = {f: self._task_count(f, width) for f in self.fragments}
         self._channel_order = {f: channel_order(dag, f) for f in self.fragments}
         self._sources = {f: self._open_source(f) for f in self.fragments}
@@ -108,14 +121,18 @@ class SparkRunner:
         return None
 
     def _open(self, source: FrameSource) -> DataFrame:
+        return self._made(source.name, lambda: source.frame(self._spark))
+
+    @staticmethod
+    def _made(name: str, make: Callable[[], DataFrame]) -> DataFrame:
         try:
-            return source.frame(self._spark)
+            return make()
         except JetletError:
             raise
         except Exception as error:
             said = next((line for line in str(error).splitlines() if line.strip()), "")
             raise InvalidArgumentError(
-                f"{source.name}: Spark cannot make the DataFrame: {type(error).__name__}: {said}"
+                f"{name}: Spark cannot make the DataFrame: {type(error).__name__}: {said}"
             ) from error
 
     # --- JobRunner --------------------------------------------------------------------------
@@ -190,9 +207,13 @@ class SparkRunner:
     # --- Running ----------------------------------------------------------------------------
 
     def _run(self, run: Run) -> None:
+        self._write_frames(run, self._run_fragments(run, self.fragments))
+
+    def _run_fragments(self, run: Run, fragments: Sequence[Fragment]) -> dict[Fragment, DataFrame]:
+        """Run fragments to their end; returns their rows, for sinks that write DataFrames."""
         rows: dict[Fragment, DataFrame] = {}
         ends: list[DataFrame] = []
-        for fragment in self.fragments:
+        for fragment in fragments:
             frame = self._frame(run, fragment, rows)
             readers = len({x.dest for x in fragment.shuffled_outputs})
             sinks = sum(v in self._sinks for v in fragment.vertices)
@@ -208,10 +229,10 @@ class SparkRunner:
                 frame = frame.filter(end) if end else frame
                 ends.append(frame.select(*COLUMNS) if sinks else frame)
         if ends:
-            self._start_job(run, " | ".join(f.name for f in self.fragments))
+            self._start_job(run, " | ".join(f.name for f in fragments))
             for channel, payload in _fetch(reduce(lambda a, b: a.unionAll(b), ends)):
                 self._hear(run, channel, payload)
-        self._write_frames(run, rows)
+        return rows
 
     def _end(self, fragment: Fragment) -> str | None:
         """Which rows of a fragment the driver has to collect at the end; ``None`` if none."""
@@ -243,6 +264,17 @@ class SparkRunner:
             frame = source
         else:
             frame = self._spark.range(0, tasks, 1, tasks)
+        broadcasts = {
+            x.channel: self._broadcasts[x.channel] for x in fragment.inputs if x.is_broadcast
+        }
+        task = self._task(run, fragment, self._spec(run, fragment), broadcasts)
+        if self._is_frame(fragment):
+            [schema] = self._schemas(fragment).values()
+            return frame.mapInArrow(task, schema)
+        return frame.mapInArrow(task, row_schema(self._schemas(fragment)))
+
+    def _spec(self, run: Run, fragment: Fragment) -> bytes:
+        """The fragment as it travels."""
         names = [v.name for v in fragment.vertices if v in self._sinks]
         spec = make_spec(
             self._dag,
@@ -258,16 +290,20 @@ class SparkRunner:
             },
             is_frame=self._is_frame(fragment),
         )
-        broadcasts = {
-            x.channel: self._broadcasts[x.channel] for x in fragment.inputs if x.is_broadcast
-        }
-        task = FragmentTask(
-            (run.job_name, run.id), dumps(spec), fragment.name, broadcasts, self._accumulator
+        return dumps(spec)
+
+    def _schemas(self, fragment: Fragment) -> dict[int, StructType]:
+        """The columns of the DataFrames that sinks of the fragment make, by channel."""
+        names = [v.name for v in fragment.vertices if v in self._sinks]
+        return {self._frame_channels[name]: self._frame_schemas[name] for name in names}
+
+    def _task(
+        self, run: Run, fragment: Fragment, spec: bytes, broadcasts: dict[int, Payloads]
+    ) -> FragmentTask:
+        """The function that runs a task of the fragment."""
+        return FragmentTask(
+            (run.job_name, run.id), spec, fragment.name, broadcasts, self._accumulator
         )
-        if self._is_frame(fragment):
-            return frame.mapInArrow(task, self._frame_schemas[names[0]])
-        schemas = {self._frame_channels[name]: self._frame_schemas[name] for name in names}
-        return frame.mapInArrow(task, _schema(schemas))
 
     def _is_frame(self, fragment: Fragment) -> bool:
         """True if nothing leaves the fragment but items for Spark to write, and its counters."""
@@ -407,7 +443,7 @@ class SparkRunner:
                     items = frame.filter(f"channel = {channel}")
                     items = items.select(f"{frame_column(channel)}.*")
                 try:
-                    sink.write(items)
+                    self._write_frame(sink, items)
                 except Exception as error:
                     if self._cancelled.is_set() or unpack(str(error), run.id) is not None:
                         raise
@@ -418,20 +454,18 @@ class SparkRunner:
                         vertex=vertex.name,
                     ) from error
 
+    def _write_frame(self, sink: FrameSink, items: DataFrame) -> None:
+        sink.write(items)
+
     def _failure(self, run: Run, error: Exception) -> Exception:
         """What the job ends with; the whole of it is in the log."""
         if self._cancelled.is_set():
             return JobCancelledError(f"job {run.job_name!r} was cancelled")
-        if isinstance(error, JetletError):
+        if isinstance(error, (JetletError, Terminated)):
             return error
         in_java = getattr(error, "_stackTrace", None) or ""
         logger.debug("job %s failed on Spark\n%s", run.job_name, in_java, exc_info=error)
         return unpack(str(error), run.id) or explain(error, run.job_name)
-
-
-def context_of(spark: SparkSession) -> Any:
-    """The Spark context, or ``None`` on Spark Connect, which has none."""
-    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
 
 
 def _carrier(fragment: Fragment) -> Fragment | None:
@@ -442,19 +476,6 @@ def _carrier(fragment: Fragment) -> Fragment | None:
     if fragment.broadcast_outputs:
         return None
     return next((x.dest for x in fragment.shuffled_outputs), None)
-
-
-def _schema(frames: dict[int, StructType]) -> StructType:
-    """What the rows of a fragment look like; ``frames`` are those of its sinks, by channel."""
-    from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
-
-    schema = StructType()
-    kinds = (IntegerType(), LongType(), IntegerType(), BinaryType())
-    for name, kind in zip(COLUMNS, kinds, strict=True):
-        schema.add(name, kind)
-    for channel, columns in frames.items():
-        schema.add(frame_column(channel), columns)
-    return schema
 
 
 def _fetch(frame: DataFrame) -> Iterator[tuple[int, bytes]]:

@@ -73,6 +73,10 @@ def default_settings(master: str, jvm: Jvm | None) -> dict[str, str]:
         _PROGRESS: "false",
         # A cancelled task's Python worker is killed after this; the default waits two seconds.
         "spark.python.task.killTimeout": "200ms",
+        # Members that find fewer slots than there were when they were counted are told so after
+        # ten seconds; the default waits ten minutes.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
     }
     if jvm is None:  # spark-submit's: its log is not ours to redirect
         settings["spark.log.level"] = "ERROR"

@@ -20,7 +20,7 @@ from jetlet.core.dag import DAG
 from jetlet.core.vertex import Vertex
 from jetlet.errors import UnpicklableFunctionError
 from jetlet.jobs import pickling
-from jetlet.jobs.pickling import user_modules
+from jetlet.jobs.pickling import CodeByValue, user_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 _SHIPPED = "spark.jetlet.shipped"
 
 
+BY_VALUE = CodeByValue(user_modules, "pyspark.cloudpickle")
+"""For executors, which may have none of the user's modules."""
+
+
 @contextmanager
 def by_value() -> Iterator[None]:
     """Within it, cloudpickle sends the user's modules by value."""
-    with pickling.by_value(user_modules, _cloudpickle()):
+    with pickling.by_value(BY_VALUE.modules, BY_VALUE.library()):
         yield
 
 
@@ -49,14 +53,8 @@ def dumps_each(values: Iterable[Any]) -> list[bytes]:
 
 def cloud_dumps(value: Any) -> bytes:
     """Pickle with what is not importable by value."""
-    data: bytes = _cloudpickle().dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    data: bytes = BY_VALUE.library().dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return data
-
-
-def _cloudpickle() -> Any:
-    from pyspark import cloudpickle
-
-    return cloudpickle
 
 
 def check_picklable(dag: DAG) -> None:

@@ -1,4 +1,4 @@
-"""Stages: in which passes through Python Spark will run a DAG, and what moves between them.
+"""Stages: in which passes through Python Spark runs a DAG, and what moves between them.
 
 Spark is not started for it.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Routing, one_key
-from jetlet.spark.engine import _check_bounded
+from jetlet.spark.batch_plan import BatchPlan
 from jetlet.spark.fragment_spec import fragments_of
 from jetlet.spark.fragments import Exchange, Fragment
+from jetlet.spark.stream_frames import spark_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,12 @@ class Stage:
 
 
 def stages_of(dag: DAG) -> list[Stage]:
-    """The stages in the order in which they run; what Spark cannot run is refused."""
-    _check_bounded(dag)
+    """The stages of a batch job, or of a micro-batch, in the order in which they run."""
+    is_stream = any(spark_stream(vertex) is not None for vertex in dag)
+    fragments = BatchPlan(dag).fragments if is_stream else fragments_of(dag)
     return [
         Stage(_name(f), [_described(x) for x in f.inputs], [v.name for v in f.vertices])
-        for f in fragments_of(dag)
+        for f in fragments
     ]
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
 from jetlet.errors import JobFailedError
 from jetlet.execution.plan import ExecutionPlan, RunContext
@@ -30,6 +31,7 @@ from jetlet.spark.exchange import (
     ExchangeReader,
     ExchangeWriter,
     FrameOutput,
+    OutputPort,
     RowStream,
     TaskOutput,
     dump,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Payloads = Callable[[], Iterable[bytes]]
+Make = Callable[[], Processor]
 
 CALL_TARGET_NS = 50_000_000
 """Calls of processors may take this long: nobody waits for single items of a task."""
@@ -77,8 +80,13 @@ class FragmentTask:
         assert context is not None
         attempt = context.taskAttemptId()
         index, batches = _task_index(batches, spec, context.partitionId())
-        task = RunningTask(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}")
+        task = self._task(spec, batches, index, f"{attempt}-{uuid.uuid4().hex[:8]}")
         return task.run(self._broadcasts, self._accumulator)
+
+    def _task(
+        self, spec: FragmentSpec, batches: Iterator[pa.RecordBatch], index: int, attempt: str
+    ) -> RunningTask:
+        return RunningTask(spec, batches, index, attempt)
 
     def _load(self) -> FragmentSpec:
         job_name, run_id = self._run
@@ -117,8 +125,7 @@ class RunningTask:
         plan = TaskPlan(
             spec.dag,
             member_index=self._index,
-            # A DataFrame may have more partitions than we would have made tasks.
-            member_count=max(spec.tasks, self._index + 1),
+            member_count=self._member_count(),
             partition_count=spec.partition_count,
         )
         service = ExecutionService(1, name="jetlet-task")
@@ -147,17 +154,31 @@ class RunningTask:
         if accumulator is not None:
             accumulator.add({(spec.run_id, spec.index, self._index): self._metrics})
 
+    def _member_count(self) -> int:
+        """How many tasks there are, as far as anybody has to know.
+
+        A DataFrame may have more partitions than we would have made tasks, and nobody tells how
+        many. But each task must divide keys among those behind it as the others do, so it is a
+        multiple of their number.
+        """
+        spec = self._spec
+        if spec.frame_source is None:
+            return spec.tasks
+        targets = max((port.targets for port in spec.outputs.values()), default=1)
+        return -(-max(spec.tasks, self._index + 1) // targets) * targets
+
     def _make_tasklets(self, plan: ExecutionPlan, execution: Execution) -> Sequence[Tasklet]:
-        return plan.build(
-            RunContext(
-                job_name=self._spec.job_name,
-                run_id=self._spec.run_id,
-                attempt=self._attempt,
-                report=self._report,
-                send_to_client=self._clients.send,
-                closer=execution.closer,
-                crosses_threads=False,
-            )
+        return plan.build(self._context(execution))
+
+    def _context(self, execution: Execution) -> RunContext:
+        return RunContext(
+            job_name=self._spec.job_name,
+            run_id=self._spec.run_id,
+            attempt=self._attempt,
+            report=self._report,
+            send_to_client=self._clients.send,
+            closer=execution.closer,
+            crosses_threads=False,
         )
 
     def _report(self, vertex: str, message: Any) -> None:
@@ -169,12 +190,15 @@ class RunningTask:
             if not execution.is_dismissed:
                 self._clients.flush()
                 self._metrics = list(self._counters(execution))
-                told = (self._spec.index, self._index, self._metrics)
-                self._output.add(METRICS, 0, dump(told))
+                self._output.add(METRICS, 0, dump(self._told()))
         except BaseException as error:  # it must reach the thread that Spark reads
             execution.fail(None, error)
         finally:
             self._output.close()
+
+    def _told(self) -> tuple[Any, ...]:
+        """What the driver is told in the end."""
+        return self._spec.index, self._index, self._metrics
 
     def _counters(self, execution: Execution) -> Iterator[tuple[str, dict[str, Any]]]:
         stand_ins = self._spec.stand_ins
@@ -190,18 +214,27 @@ class RunningTask:
             output.add(channel, 0, payload)
 
         for name, port in spec.outputs.items():
-            _supply(dag[name], partial(ExchangeWriter, output, port))
+            supply(dag[name], self._writer(port))
         for name, channel in spec.broadcasts.items():
-            _supply(dag[name], partial(BroadcastReader, broadcasts[channel]))
+            supply(dag[name], partial(BroadcastReader, broadcasts[channel]))
         for name, (channel, columns) in spec.frame_sinks.items():
-            _supply(dag[name], partial(FrameWriter, output, channel, columns))
+            supply(dag[name], partial(FrameWriter, output, channel, columns))
         if spec.readers:
             stream = RowStream(self._batches, spec.ranks, pass_on)
             for rank, (name, ordinals) in enumerate(spec.readers):
-                _supply(dag[name], partial(ExchangeReader, stream, rank, ordinals))
+                supply(dag[name], self._reader(stream, rank, ordinals))
         if spec.frame_source is not None:
             name, form = spec.frame_source
-            _supply(dag[name], partial(FrameReader, self._batches, form))
+            supply(dag[name], self._frame_reader(dag[name], form))
+
+    def _writer(self, port: OutputPort) -> Make:
+        return partial(ExchangeWriter, self._output, port)
+
+    def _reader(self, stream: RowStream, rank: int, ordinals: dict[int, int]) -> Make:
+        return partial(ExchangeReader, stream, rank, ordinals)
+
+    def _frame_reader(self, vertex: Vertex, form: str) -> Make:
+        return partial(FrameReader, self._batches, form)
 
 
 class TaskPlan(ExecutionPlan):
@@ -279,5 +312,5 @@ def _wake(execution: Execution) -> None:
         tasklet.waker.wake()
 
 
-def _supply(vertex: Vertex, make: Callable[[], Any]) -> None:
+def supply(vertex: Vertex, make: Make) -> None:
     vertex.supplier = Vertex(vertex.name, make).supplier

@@ -180,13 +180,17 @@ class TaskApplication:
             )
         return assign_tasks(owned, self.config.grouping, shared)
 
-    def run(self, config: JobConfig | None = None, **engine_options: Any) -> Job:
-        """Run in this process until it ends, and return the job; ``members=N`` and other options
-        are those of :class:`~jetlet.EmbeddedEngine`.
+    def run(
+        self, config: JobConfig | None = None, *, on: str = "embedded", **engine_options: Any
+    ) -> Job:
+        """Run until it ends, and return the job.
+
+        ``on`` is ``"embedded"``, in this process, or ``"spark"``; ``members=N`` and other options
+        are those of :class:`~jetlet.EmbeddedEngine` or :class:`~jetlet.SparkEngine`.
         """
         from jetlet import running
 
-        return running.run(self, "embedded", config, **engine_options)
+        return running.run(self, on, config, **engine_options)
 
     def __repr__(self) -> str:
         return f"TaskApplication({self.name!r})"
@@ -211,6 +215,7 @@ class ContainerSupplier(TaskletSupplier):
     def __init__(self, application: TaskApplication) -> None:
         self._application = application
         self._assignments: list[TaskAssignment] = []
+        self.resumes_itself = application.checkpoints is not None
 
     def prepare(self, total_parallelism: int) -> None:
         app = self._application

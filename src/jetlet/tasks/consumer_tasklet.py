@@ -26,7 +26,7 @@ class ConsumerTasklet(Tasklet):
         self.vertex_name = container.name
         self.is_cooperative = not is_blocking
         self.is_full = False
-        """There was no room at the last call; the event loop wakes it."""
+        """There was no room for some partition at the last call; the event loop wakes it."""
         self._system = system
         self._container = container
         self._consumer: SystemConsumer | None = None
@@ -44,7 +44,7 @@ class ConsumerTasklet(Tasklet):
         if container.is_done or not self._partitions:
             return DONE
         rooms = {p.partition: room for p in self._partitions if (room := p.room)}
-        self.is_full = not rooms
+        self.is_full = len(rooms) < len(self._partitions)
         if not rooms:
             self.is_resting = True
             return NO_PROGRESS

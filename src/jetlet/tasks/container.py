@@ -139,7 +139,8 @@ class Container:
             ]
             queue = MessageQueue(self._partitions, config.queue_capacity, self._wake)
             for key, partition in queue.partitions.items():
-                partition.attach([worker for worker in workers if key in worker.trackers])
+                readers = [worker for worker in workers if key in worker.trackers]
+                partition.attach(readers, app.systems[key.system].order)
             starts = self._starts(offsets)
             chooser = (config.chooser or make_chooser)(self._chooser_context(starts))
             coroutines = None

@@ -1,33 +1,38 @@
 """CoroutineRunner: runs the messages of a task that is a coroutine function, on an asyncio loop.
 
-Messages come from the thread of the event loop and go back to it completed. In between nothing is
-made for each of them: as many asyncio tasks as are needed take one message after the other.
+Messages come from the thread of the event loop and go back to it completed, many at a time both
+ways. In between nothing is made for each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-from jetlet.tasks.message import MessageInFlight
+from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
+from jetlet.tasks.envelope import IncomingEnvelope
 
+if TYPE_CHECKING:
+    from jetlet.tasks.worker import TaskWorker
+
+YIELD: Final = 20e-6
+"""Seconds in which another thread can take the interpreter."""
 DELAY: Final = 0.001
 """Seconds that completed messages may wait for more, while nobody waits for them."""
-MAX_STREAK: Final = 64
-"""Messages in a row that may be processed without waiting before others on the loop get a turn."""
 
 
 class CompletedMessages:
-    """What the runners of a container have completed.
+    """The runners of a container that have completed something.
 
-    The event loop need not look at it before it is told to. That is at once when a runner is about
-    to run out of messages, else after a millisecond; and once for all that happens until then.
+    The event loop need not look at it before it is told to. That is at once when a runner has run
+    out of messages, else after a millisecond; and once for all that happens until then.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        self.messages: deque[MessageInFlight] = deque()
+        self.runners: deque[CoroutineRunner] = deque()
         self.has_news = False
         """The event loop is to take what is there; it takes the flag back."""
         self.is_announced = False
@@ -38,130 +43,88 @@ class CompletedMessages:
 
     def announce(self, *, at_once: bool) -> None:
         """Wake the event loop after this turn of asyncio, or a little later."""
+        if self.is_announced:
+            return
         if at_once:
             self.is_announced = True
             self.loop.call_soon(self._announce)
-        else:
+        elif not self.is_timed:
             self.is_timed = True
             self.loop.call_later(DELAY, self._announce_later)
 
     def _announce(self) -> None:
         self.is_announced = False
-        self.has_news = True
-        self._wake()
+        if not self.has_news:
+            self.has_news = True
+            self._wake()
+            self.loop.call_later(DELAY, self._yield)
 
     def _announce_later(self) -> None:
         self.is_timed = False
-        if self.messages:
+        if self.runners:
             self._announce()
 
+    def _yield(self) -> None:
+        if self.has_news:
+            # It was told and has not come. Most likely this thread, which is busy, does not let it
+            # have the interpreter: who waits for that gets it after five milliseconds, or as soon
+            # as nobody else wants it.
+            time.sleep(YIELD)
 
-class CoroutineRunner:
-    """For one task. ``submit`` and ``close`` are for other threads, the rest is asyncio's."""
 
-    def __init__(
-        self,
-        process: Callable[..., Any],
-        arguments: tuple[Any, Any],
-        max_concurrency: int,
-        completed: CompletedMessages,
-        low_water: int = 0,
-    ) -> None:
-        self._process = process
-        self._arguments = arguments
-        self._max_concurrency = max_concurrency
-        self._low_water = low_water
-        """With no more messages than this to begin it asks for others."""
-        self._completed = completed
-        self._loop = completed.loop
-        self._todo: deque[MessageInFlight] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_starting = False
-        self._is_closing = False
+class CoroutineRunner(CoroutineCrew[IncomingEnvelope]):
+    """For one task."""
 
-    def submit(self, messages: Iterable[MessageInFlight]) -> None:
-        """Process them, in order, as soon as fewer than ``max_concurrency`` are under way."""
-        self._todo.extend(messages)
-        # With all asyncio tasks at work none needs to be told: each looks for its next message.
-        if len(self._tasks) < self._max_concurrency and not self._is_starting:
-            self._is_starting = True
-            self._loop.call_soon_threadsafe(self._start)
+    def __init__(self, worker: TaskWorker, completed: CompletedMessages) -> None:
+        super().__init__(worker.max_concurrency, completed.loop)
+        self.worker = worker
+        self.completed: deque[IncomingEnvelope] = deque()
+        """For the event loop to take."""
+        self.failure: tuple[IncomingEnvelope, BaseException] | None = None
+        """A message that ends the job."""
+        self.is_noted = False
+        """The event loop will look at what is completed; it takes the flag back before it does."""
+        self._all_completed = completed
 
-    def withdraw(self) -> list[MessageInFlight]:
-        """Take back those that were not begun; the last one first."""
-        taken = []
-        try:
-            while True:
-                taken.append(self._todo.pop())
-        except IndexError:
-            return taken
-
-    def close(self, timeout: float) -> bool:
-        """Cancel what runs and wait for it; false if it does not end in time."""
-        ended = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
-        try:
-            ended.result(timeout)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _cancel(self) -> None:
-        self._is_closing = True
-        self._todo.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(self) -> None:
-        """Start one more, and look again when it has begun to wait: it may need no others."""
-        self._is_starting = False
-        if self._todo and len(self._tasks) < self._max_concurrency and not self._is_closing:
-            self._tasks.add(self._loop.create_task(self._work()))
-            self._is_starting = True
-            self._loop.call_soon(self._start)
+    def take_completed(self) -> list[IncomingEnvelope]:
+        """What was completed since the last call; for the event loop."""
+        self.is_noted = False  # before the look, so that nothing is missed
+        take = self.completed.popleft
+        return [take() for _ in range(len(self.completed))]
 
     async def _work(self) -> None:
-        """Process one message after the other until there are none."""
-        todo = self._todo
-        process = self._process
-        collector, coordinator = self._arguments
-        completed = self._completed
-        low_water = self._low_water
-        add = completed.messages.append
-        announce = completed.announce
+        worker = self.worker
+        process: Callable[..., Any] = worker.process
+        collector, coordinator = worker.collector, worker.coordinator
+        take = self._todo.popleft
+        add = self.completed.append
         streak = 0
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            while todo:
-                try:
-                    message = todo.popleft()
-                except IndexError:  # it was withdrawn
-                    break
-                try:
-                    await process(message.envelope, collector, coordinator)
-                except asyncio.CancelledError as error:
-                    if self._is_closing:
-                        raise
-                    # By the user's code, not by us.
-                    message.error = error
-                except BaseException as error:  # whatever it is, it ends the job
-                    message.error = error
-                add(message)
-                if not completed.is_announced and (
-                    (is_low := len(todo) <= low_water) or not completed.is_timed
-                ):
-                    announce(at_once=is_low)
-                if streak < MAX_STREAK:
-                    streak += 1
-                else:
-                    # It may be that the function never waits. Then nobody else would get a turn.
-                    streak = 0
-                    await asyncio.sleep(0)
-        finally:
-            self._tasks.discard(task)
-        # `submit` adds messages and then looks at the tasks, here it is the other way round: so a
-        # message that came just now is seen by one side at least.
-        if todo and not self._is_starting:
-            self._start()
+        while True:
+            try:
+                envelope = take()
+            except IndexError:
+                self._all_completed.announce(at_once=True)
+                return
+            try:
+                await process(envelope, collector, coordinator)
+            except BaseException as error:  # whatever it is, it ends the job
+                if isinstance(error, asyncio.CancelledError) and self._is_closing:
+                    raise
+                self.failure = self.failure or (envelope, error)
+                self._note()
+                self._all_completed.announce(at_once=True)
+                return
+            add(envelope)
+            if not self.is_noted:
+                self._note()
+            if streak < MAX_STREAK:
+                streak += 1
+            else:
+                # It may be that the function never waits. Then nobody else would get a turn.
+                streak = 0
+                await asyncio.sleep(0)
+
+    def _note(self) -> None:
+        self.is_noted = True
+        self._all_completed.runners.append(self)
+        self._all_completed.announce(at_once=False)

@@ -39,7 +39,7 @@ from jetlet.execution.progress import (
 from jetlet.tasks.chooser import MessageChooser
 from jetlet.tasks.collector import Collector
 from jetlet.tasks.config import TaskConfig
-from jetlet.tasks.coroutines import CompletedMessages
+from jetlet.tasks.coroutines import CompletedMessages, CoroutineRunner
 from jetlet.tasks.envelope import IncomingEnvelope
 from jetlet.tasks.input import InputPartition, MessageQueue
 from jetlet.tasks.mailbox import CommitRequest, Mailbox, ShutdownRequest
@@ -108,6 +108,8 @@ class EventLoop:
         self._other_ns = 0
         """Time of other operations since then."""
         self._stride = 1
+        self._in_flight = 0
+        """Messages that were given to tasks and are not completed."""
         self._active: dict[TaskWorker, None] = {}
         """Those that may have an operation to begin, in the order they got it."""
         self._end_of_partition: Callable[[Any], None] = getattr(
@@ -117,12 +119,15 @@ class EventLoop:
         self._may_rest = config.chooser is None
         now = clock.monotonic_ns()
         self._poll_ns = round(config.poll_interval * 1e9)
-        self._polled_at = now
+        self._polled_at = self._turned_at = now
         self._windows = Ticker(config.window_interval, now)
         self._commits = Ticker(config.commit_interval, now)
         self._timeout = config.callback_timeout
         self._checks = Ticker(self._timeout and self._timeout / TIMEOUT_CHECKS, now)
         self._next_due = 0
+        if self._timeout is not None:
+            for worker in workers:
+                worker.begun = deque()
 
     @property
     def in_flight(self) -> int:
@@ -151,7 +156,10 @@ class EventLoop:
 
     def _turn(self) -> ProgressState:
         now = self._clock.monotonic_ns()
-        progress = self._empty_mailbox(now)
+        # So many were in flight since the last turn: together that is the time they took.
+        self._metrics.operation_ns[Operation.PROCESS] += self._in_flight * (now - self._turned_at)
+        self._turned_at = now
+        progress = self._empty_mailbox()
         if now >= self._next_due:
             progress |= self._mark_due(now)
         if now - self._polled_at >= self._poll_ns:
@@ -174,7 +182,7 @@ class EventLoop:
             return
         if self._coroutines is not None:
             self._coroutines.has_news = True
-        self._empty_mailbox(self._clock.monotonic_ns())
+        self._empty_mailbox()
         for worker in self.workers.values():
             if not worker.in_flight and worker.under_way is None and not worker.is_ended:
                 worker.instance.commit(worker.instance.offsets())
@@ -220,23 +228,17 @@ class EventLoop:
                             worker.check_result(result)
                     except BaseException as error:
                         raise ItemFailedError(envelope, worker.name) from error
-                    partition.tracker.last = envelope.offset  # type: ignore[union-attr]
+                    partition.tracker.latest = envelope.offset  # type: ignore[union-attr]
                     self._inline += 1
                 elif worker.in_flight < worker.limit:
-                    if partition.buffer:
-                        update(partition.buffer.popleft())
-                    else:
-                        self._offer_next(partition)
                     tracker = partition.tracker
                     assert tracker is not None
-                    if worker.runner is None:
-                        self._begin_message(worker, tracker, envelope, now)
+                    if worker.takes_many:
+                        chosen += self._begin_many(worker, partition, envelope)
+                        until_check = 1
                     else:
-                        message = MessageInFlight(worker, tracker, envelope, now)
-                        tracker.in_flight.append(message)
-                        worker.in_flight += 1
-                        worker.starting.append(message)
-                        starting[worker] = None
+                        self._offer_next(partition)
+                        self._begin_message(worker, tracker, envelope, now)
                 else:
                     self._deliver(partition, envelope)
             elif not active or not self._run_active(now):
@@ -244,7 +246,7 @@ class EventLoop:
                 break
             progress = True
             if requests or completed:
-                self._empty_mailbox(now)
+                self._empty_mailbox()
             until_check -= 1
             if not until_check:
                 before, checked_at = checked_at, monotonic_ns()
@@ -286,9 +288,12 @@ class EventLoop:
                     self._active[worker] = None
 
     def _deliver(self, partition: InputPartition, envelope: IncomingEnvelope) -> None:
-        """Queue a message at every task that reads its partition."""
-        partition.untaken = len(partition.workers)
-        for worker in partition.workers:
+        """Queue a message at every task that it is for."""
+        takers = partition.takers(envelope)
+        partition.untaken = len(takers)
+        if not takers:
+            self._offer_next(partition)
+        for worker in takers:
             worker.pending.append((partition, envelope))
             self._active[worker] = None
 
@@ -310,25 +315,50 @@ class EventLoop:
                 worker.process_here(envelope)
             except BaseException as error:
                 raise ItemFailedError(envelope, worker.name) from error
-            tracker.last = envelope.offset
+            tracker.latest = envelope.offset
             self._inline += 1
             return
         self._metrics.received += 1
-        make = Callback if worker.kind is TaskKind.CALLBACK else MessageInFlight
-        message: MessageInFlight = make(worker, tracker, envelope, now)
+        self._in_flight += 1
         worker.in_flight += 1
-        tracker.in_flight.append(message)
+        tracker.begin(envelope.offset)
+        if worker.begun is not None:
+            worker.begun.append((now, envelope))
         if worker.runner is not None:
-            worker.starting.append(message)
+            worker.starting.append(envelope)
             self._starting[worker] = None
         elif worker.kind is TaskKind.CALLBACK:
+            callback = Callback(worker, tracker, envelope)
             try:
-                worker.process(envelope, worker.collector, worker.coordinator, message)
+                worker.process(envelope, worker.collector, worker.coordinator, callback)
             except BaseException as error:
                 raise ItemFailedError(envelope, worker.name) from error
         else:
             assert self._pool is not None
-            self._pool.submit(process_in_pool, message)
+            self._pool.submit(process_in_pool, MessageInFlight(worker, tracker, envelope))
+
+    def _begin_many(
+        self, worker: TaskWorker, partition: InputPartition, chosen: IncomingEnvelope
+    ) -> int:
+        """Begin with a message, and with those that follow it while there is room.
+
+        For a task that has no other partition: they would all be chosen sooner or later, and their
+        order is that of the partition. Says how many followed.
+        """
+        buffer = partition.buffer
+        room = min(worker.limit - worker.in_flight, self._max_batch)
+        take = buffer.popleft
+        envelopes = [chosen, *[take() for _ in range(min(len(buffer), room - 1))]]
+        self._offer_next(partition)
+        assert partition.tracker is not None
+        partition.tracker.begin_all([envelope.offset for envelope in envelopes])
+        count = len(envelopes)
+        worker.in_flight += count
+        self._in_flight += count
+        worker.starting += envelopes
+        self._starting[worker] = None
+        self._metrics.received += count
+        return count - 1
 
     def _submit(self) -> None:
         """Give coroutines their messages."""
@@ -393,7 +423,7 @@ class EventLoop:
 
     # --- What others have left --------------------------------------------------------------
 
-    def _empty_mailbox(self, now: int) -> bool:
+    def _empty_mailbox(self) -> bool:
         """Take note of what was completed and asked for; true if there was anything."""
         mailbox = self._mailbox
         if mailbox.failure is not None:
@@ -401,21 +431,22 @@ class EventLoop:
         found = False
         if mailbox.completed:
             found = True
-            self._settle(mailbox.completed, now)
+            self._settle(mailbox.completed)
         coroutines = self._coroutines
         if coroutines is not None and coroutines.has_news:
             found = True
             coroutines.has_news = False
-            self._settle(coroutines.messages, now)
+            while coroutines.runners:
+                self._settle_coroutines(coroutines.runners.popleft())
         while mailbox.requests:
             found = True
             self._answer(mailbox.requests.popleft())
         return found
 
-    def _settle(self, done: deque[Any], now: int) -> None:
+    def _settle(self, done: deque[Any]) -> None:
         """Take note of messages and operations that are completed, in this order."""
         active = self._active
-        count = elapsed_ns = 0
+        count = 0
         while done:
             each = done.popleft()
             if each.operation is not None:
@@ -427,13 +458,26 @@ class EventLoop:
                 # begin.
                 raise ItemFailedError(each.envelope, worker.name) from each.error
             worker.in_flight -= 1
-            each.tracker.settle(each)
+            each.tracker.settle(each.envelope.offset)
             count += 1
-            elapsed_ns += now - each.started_ns
             if not worker.is_quiet:
                 active[worker] = None
+        self._in_flight -= count
         self._metrics.operation_calls[Operation.PROCESS] += count
-        self._metrics.operation_ns[Operation.PROCESS] += elapsed_ns
+
+    def _settle_coroutines(self, runner: CoroutineRunner) -> None:
+        """Take note of what a runner has completed."""
+        worker = runner.worker
+        count = worker.settle_all(runner.take_completed())
+        if runner.failure is not None:
+            # Before the count goes down, as above.
+            envelope, error = runner.failure
+            raise ItemFailedError(envelope, worker.name) from error
+        worker.in_flight -= count
+        self._in_flight -= count
+        self._metrics.operation_calls[Operation.PROCESS] += count
+        if not worker.is_quiet:
+            self._active[worker] = None
 
     def _settle_operation(self, call: OperationCall) -> None:
         if call.error is not None:
@@ -463,7 +507,7 @@ class EventLoop:
 
     def _changed(self, worker: TaskWorker) -> None:
         worker.refresh()
-        worker.withdraw()
+        self._in_flight -= worker.withdraw()
         self._active[worker] = None
 
     # --- Time -------------------------------------------------------------------------------
@@ -495,4 +539,4 @@ class EventLoop:
         late = worker.overdue(now - round(self._timeout * 1e9))
         if late is not None:
             timeout = TimeoutError(f"it was not completed within {self._timeout:g} s")
-            raise ItemFailedError(late.envelope, worker.name) from timeout
+            raise ItemFailedError(late, worker.name) from timeout

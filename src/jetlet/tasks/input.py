@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetlet.tasks.chooser import MessageChooser
-from jetlet.tasks.envelope import IncomingEnvelope, SystemStreamPartition
+from jetlet.tasks.envelope import IncomingEnvelope, Offset, SystemStreamPartition
 from jetlet.tasks.system import Polled
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ class InputPartition:
     """One partition of an input of this container."""
 
     __slots__ = (
+        "_ahead",
+        "_order",
         "buffer",
         "capacity",
         "is_at_end",
@@ -56,13 +58,32 @@ class InputPartition:
         """The only one, if there is only one."""
         self.tracker: OffsetTracker | None = None
         """That worker's."""
+        self._ahead: dict[TaskWorker, Any] = {}
+        """Where those are that had come further than others."""
+        self._order: Callable[[Offset], Any] | None = None
 
-    def attach(self, workers: Sequence[TaskWorker]) -> None:
-        """Say which tasks read this partition."""
+    def attach(self, workers: Sequence[TaskWorker], order: Callable[[Offset], Any]) -> None:
+        """Say which tasks read this partition, and how its offsets compare."""
         self.workers = tuple(workers)
         if len(workers) == 1:
             self.worker = workers[0]
             self.tracker = self.worker.trackers[self.partition]
+            return
+        reached = [(worker, worker.trackers[self.partition].last) for worker in workers]
+        self._ahead = {worker: order(last) for worker, last in reached if last is not None}
+        self._order = order
+
+    def takers(self, envelope: IncomingEnvelope) -> Sequence[TaskWorker]:
+        """The tasks that a message is for.
+
+        It is read from where the task is that is furthest behind; the others have had some of what
+        follows, and get it no second time.
+        """
+        if not self._ahead or self._order is None:
+            return self.workers
+        here = self._order(envelope.offset)
+        self._ahead = {worker: at for worker, at in self._ahead.items() if at >= here}
+        return [worker for worker in self.workers if worker not in self._ahead]
 
     @property
     def room(self) -> int:

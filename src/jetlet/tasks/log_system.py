@@ -7,13 +7,14 @@ with ``sinks.log("data/clicks", partitions=4)``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jetlet.connectors.log import Log, LogOptions
 from jetlet.connectors.log_reader import PartitionReader, end_offset
 from jetlet.connectors.log_segments import partition_directory
+from jetlet.connectors.log_watch import LogWatch, watch
 from jetlet.core.clock import SYSTEM_CLOCK
-from jetlet.errors import InvalidArgumentError
+from jetlet.errors import InputNotFoundError, InvalidArgumentError
 from jetlet.tasks.envelope import (
     IncomingEnvelope,
     Offset,
@@ -40,8 +41,16 @@ class LogSystem(System):
         self._fsync = fsync
 
     def partition_count(self, stream: str) -> int:
-        with self._open(stream) as log:
-            return log.partition_count
+        try:
+            with self._open(stream) as log:
+                return log.partition_count
+        except InputNotFoundError:
+            path = self._path(stream)
+            raise InputNotFoundError(
+                f"there is no log in {path}, so there is no stream {stream!r} in {self!r}: make it "
+                f"with jetlet.connectors.log.Log({path!r}, partitions=...), or let somebody write "
+                f"to it first"
+            ) from None
 
     def newest(
         self, partitions: Sequence[SystemStreamPartition]
@@ -95,6 +104,10 @@ class LogConsumer(SystemConsumer):
         self._keyed = keyed
         self._logs = {name: system._open(name) for name in {key.stream for key in starts}}
         self._readers = {key: self._reader(key, start) for key, start in starts.items()}
+        self._watch: LogWatch | None = None
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self._watch = watch([self._system.partition_path(key) for key in self._readers], wake)
 
     def _reader(self, key: SystemStreamPartition, start: Start) -> PartitionReader:
         offset: int | None = None
@@ -107,6 +120,10 @@ class LogConsumer(SystemConsumer):
     def poll(
         self, wanted: Collection[SystemStreamPartition], limit: int
     ) -> Sequence[Polled] | None:
+        if self._watch is not None and self._watch.has_woken:
+            self._watch.has_woken = False
+            for reader in self._readers.values():
+                reader.look_around()
         polled = []
         for key in wanted:
             records = self._readers[key].poll(limit)
@@ -125,13 +142,20 @@ class LogConsumer(SystemConsumer):
                     for offset, (item, timestamp) in enumerate(pairs, first)
                 ]
             polled.append(Polled(key, envelopes))
-        return polled
+        if polled or self._watch is None:
+            return polled
+        if not all(self._readers[key].is_at_end for key in wanted):
+            return polled
+        self._watch.arm()
+        return None
 
     def lag(self, partition: SystemStreamPartition, after: Offset | None) -> int | None:
         end = end_offset(self._system.partition_path(partition))
         return end if after is None else end - 1 - int(after)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         for reader in self._readers.values():
             reader.close()
         for log in self._logs.values():

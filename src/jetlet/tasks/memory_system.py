@@ -204,8 +204,8 @@ class InMemoryConsumer(SystemConsumer):
                 continue
             self._next[key] = following = first + len(records)
             envelopes = [
-                IncomingEnvelope(key, offset, *record)
-                for offset, record in enumerate(records, first)
+                IncomingEnvelope(key, offset, message, sent_key, timestamp)
+                for offset, (message, sent_key, timestamp) in enumerate(records, first)
             ]
             is_end = is_ended and following == len(self._records[key])
             polled.append(Polled(key, envelopes, is_end))

@@ -4,7 +4,7 @@ task has come in one partition.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from jetlet.errors import ProcessorContractError
@@ -20,24 +20,44 @@ class OffsetTracker:
     Messages may complete in any order; an offset counts when all before it are completed too.
     """
 
-    __slots__ = ("in_flight", "last")
+    __slots__ = ("in_flight", "latest")
 
     def __init__(self, last: Offset | None = None) -> None:
-        self.last = last
+        self.latest = last
+        """Of the message that was begun last; ``None`` if none was."""
+        self.in_flight: dict[Offset, Offset | None] = {}
+        """In the order they were begun: the offset of each message, and of the one before it."""
+
+    @property
+    def last(self) -> Offset | None:
         """Of the last message of the prefix; ``None`` if nothing was processed yet."""
-        self.in_flight: deque[MessageInFlight] = deque()
-        """In the order they were begun; completed ones behind the first that is not."""
+        # The one before the first that is in flight. A list, since others may ask while it changes.
+        before = list(self.in_flight.values())
+        return before[0] if before else self.latest
 
-    def begin(self, message: MessageInFlight) -> None:
+    def begin(self, offset: Offset) -> None:
         """A message was given to the task."""
-        self.in_flight.append(message)
+        self.in_flight[offset] = self.latest
+        self.latest = offset
 
-    def settle(self, message: MessageInFlight) -> None:
+    def begin_all(self, offsets: Sequence[Offset]) -> None:
+        """Some messages were given to the task, one at least."""
+        self.in_flight.update(zip(offsets, (self.latest, *offsets), strict=False))
+        self.latest = offsets[-1]
+
+    def take_back(self) -> None:
+        """The message that was begun last was not, after all."""
+        _, self.latest = self.in_flight.popitem()
+
+    def settle(self, offset: Offset) -> None:
         """A message is completed."""
-        message.is_settled = True
+        del self.in_flight[offset]
+
+    def settle_all(self, offsets: Iterable[Offset]) -> None:
+        """Some messages are completed."""
         in_flight = self.in_flight
-        while in_flight and in_flight[0].is_settled:
-            self.last = in_flight.popleft().envelope.offset
+        for offset in offsets:
+            del in_flight[offset]
 
 
 class MessageInFlight:
@@ -45,21 +65,15 @@ class MessageInFlight:
 
     operation: ClassVar[None] = None
 
-    __slots__ = ("envelope", "error", "is_settled", "started_ns", "tracker", "worker")
+    __slots__ = ("envelope", "error", "tracker", "worker")
 
     def __init__(
-        self,
-        worker: TaskWorker,
-        tracker: OffsetTracker,
-        envelope: IncomingEnvelope,
-        started_ns: int,
+        self, worker: TaskWorker, tracker: OffsetTracker, envelope: IncomingEnvelope
     ) -> None:
         self.worker = worker
         self.tracker = tracker
         self.envelope = envelope
-        self.started_ns = started_ns
         self.error: BaseException | None = None
-        self.is_settled = False
 
 
 class Callback(MessageInFlight):
@@ -71,13 +85,9 @@ class Callback(MessageInFlight):
     __slots__ = ("_is_open",)
 
     def __init__(
-        self,
-        worker: TaskWorker,
-        tracker: OffsetTracker,
-        envelope: IncomingEnvelope,
-        started_ns: int,
+        self, worker: TaskWorker, tracker: OffsetTracker, envelope: IncomingEnvelope
     ) -> None:
-        super().__init__(worker, tracker, envelope, started_ns)
+        super().__init__(worker, tracker, envelope)
         self._is_open: list[None] = [None]
 
     def complete(self) -> None:

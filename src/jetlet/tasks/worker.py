@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -69,8 +69,12 @@ class TaskWorker:
         self.limit = max_concurrency
         """Messages that may be handed over: more than may be begun, if they can be taken back."""
         self.runner: CoroutineRunner | None = None
-        self.starting: list[MessageInFlight] = []
+        self.starting: list[IncomingEnvelope] = []
         """Messages for the runner, to be submitted together."""
+        self.takes_many = False
+        """Whether the messages of a partition may be given to the runner many at a time."""
+        self.begun: deque[tuple[int, IncomingEnvelope]] | None = None
+        """If somebody asks for :meth:`overdue` ones: messages, and when they were begun."""
         self.trackers: dict[SystemStreamPartition, OffsetTracker] = instance.trackers
         self.pending: deque[tuple[InputPartition | None, IncomingEnvelope]] = deque()
         """Messages that wait; without a partition if it knows already that they were taken."""
@@ -162,26 +166,43 @@ class TaskWorker:
     def run_coroutines(self, completed: CompletedMessages, *, ahead: bool) -> None:
         """Say where to run the messages of a task that is a coroutine function.
 
-        With ``ahead``, half as many as may be in flight are handed over before their turn, so that
-        one that ends is followed by the next without a word between two threads.
+        With ``ahead``, more than may be in flight are handed over before their turn, so that one
+        that ends is followed by the next without a word between two threads. Not so if they are
+        processed one by one: each may ask for something that goes before the next.
         """
         if self.kind is TaskKind.COROUTINE:
-            surplus = self.max_concurrency // 2 if ahead else 0
+            surplus = 2 * self.max_concurrency if ahead and self.max_concurrency > 1 else 0
             self.limit = self.max_concurrency + surplus
-            arguments = (self.collector, self.coordinator)
-            self.runner = CoroutineRunner(
-                self.process, arguments, self.max_concurrency, completed, surplus // 2
-            )
+            self.takes_many = ahead and len(self.trackers) == 1
+            self.runner = CoroutineRunner(self, completed)
 
-    def withdraw(self) -> None:
-        """Something is due: take back messages that were handed over and not begun."""
+    def withdraw(self) -> int:
+        """Something is due: take back messages that were handed over and not begun.
+
+        Says how many these are.
+        """
         if self.runner is None:
-            return
-        for message in self.runner.withdraw():
+            return 0
+        taken = [*reversed(self.starting), *self.runner.withdraw()]
+        self.starting = []
+        self.in_flight -= len(taken)
+        for envelope in taken:
             # They are the last of their partitions, since all are begun in order.
-            self.in_flight -= 1
-            message.tracker.in_flight.pop()
-            self.pending.appendleft((None, message.envelope))
+            self.trackers[envelope.partition].take_back()
+            self.pending.appendleft((None, envelope))
+            if self.begun is not None:
+                self.begun.pop()
+        return len(taken)
+
+    def settle_all(self, completed: Sequence[IncomingEnvelope]) -> int:
+        """Messages are completed; says how many. They still count as in flight."""
+        if len(self.trackers) == 1:
+            (tracker,) = self.trackers.values()
+            tracker.settle_all([envelope.offset for envelope in completed])
+        else:
+            for envelope in completed:
+                self.trackers[envelope.partition].settle(envelope.offset)
+        return len(completed)
 
     # --- Timers -----------------------------------------------------------------------------
 
@@ -217,13 +238,14 @@ class TaskWorker:
                 f"'async def process', also in a task that wraps another"
             )
 
-    def overdue(self, started_before_ns: int) -> MessageInFlight | None:
+    def overdue(self, started_before_ns: int) -> IncomingEnvelope | None:
         """A message in flight that was begun before a time, if there is one."""
-        for tracker in self.trackers.values():
-            # In the order they were begun, so the first unsettled one is the oldest; and the first
-            # of all is never settled.
-            if tracker.in_flight and tracker.in_flight[0].started_ns < started_before_ns:
-                return tracker.in_flight[0]
+        begun = self.begun
+        while begun:
+            started_ns, envelope = begun[0]
+            if envelope.offset in self.trackers[envelope.partition].in_flight:
+                return envelope if started_ns < started_before_ns else None
+            begun.popleft()
         return None
 
 

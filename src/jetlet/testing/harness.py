@@ -13,7 +13,14 @@ from jetlet.core.items import IDLE, MIN_TIMESTAMP, SpecialItem, Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import InvalidArgumentError
-from jetlet.testing.verification import Case, Compare, Verification, modes
+from jetlet.testing.verification import (
+    Case,
+    Compare,
+    Mode,
+    Verification,
+    incremental_modes,
+    modes,
+)
 
 
 def verify_processor(
@@ -50,8 +57,9 @@ def verify_processor(
     items; with an outbox that has room, and with one that takes a single offer in a call and
     refuses all in every other call; without snapshots, and with a snapshot after every item that
     is never restored, restored each time, or every second time. To restore, a new processor is
-    made and is handed the pickled state in any order. Pass ``snapshots=False`` for a processor
-    that has state which it does not save.
+    made and is handed the pickled state in any order. An incremental processor is also run so that
+    each item has a processor of its own, which begins with the changes of those before it. Pass
+    ``snapshots=False`` for a processor that has state which it does not save.
 
     ``AssertionError`` is raised if the output differs, or if the processor returns without having
     taken an item, emitted one or been refused; ``ProcessorContractError`` if it breaks the
@@ -110,12 +118,23 @@ def verify_processor(
         context if context is not None else ProcessorContext(vertex_name="verified"),
         timeout,
     )
+    is_incremental = False
     for mode in modes(snapshots=snapshots):
-        try:
-            Verification(case, mode).run()
-        except BaseException as error:
-            error.add_note(f"verify_processor: {mode}")
-            raise
+        is_incremental = _verify(case, mode)
+    if is_incremental and snapshots:
+        for mode in incremental_modes():
+            _verify(case, mode)
+
+
+def _verify(case: Case, mode: Mode) -> bool:
+    """One run; true if the processor can tell what has changed."""
+    verification = Verification(case, mode)
+    try:
+        verification.run()
+    except BaseException as error:
+        error.add_note(f"verify_processor: {mode}")
+        raise
+    return verification.is_incremental
 
 
 def _check_watermarks(items: Sequence[Any]) -> None:

@@ -23,6 +23,8 @@ from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.snapshot_context import EXACTLY_ONCE
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
+from jetlet.processors.incremental import IncrementalProcessor
+from jetlet.testing.handover import Handover
 from jetlet.testing.outbox import CheckedOutbox, shorten
 
 logger = logging.getLogger("jetlet.testing")
@@ -49,11 +51,16 @@ class Mode:
     """The state is saved after every inbox."""
     restore_every: int = 0
     """After so many snapshots a new processor takes over; 0 is never."""
+    memories: int | None = None
+    """Where a new processor takes over from: as :class:`Handover` says, or else from a snapshot."""
 
     def __str__(self) -> str:
         text = f"inbox of {self.inbox}, {'tight' if self.is_tight else 'roomy'} outbox"
         if not self.snapshots:
             return f"{text}, no snapshots"
+        if self.memories is not None:
+            live = "live state and changes" if self.memories else "changes"
+            return f"{text}, a new processor after each item begins with {live}"
         after = {0: "never restored", 1: "restored after each"}
         return f"{text}, snapshots {after.get(self.restore_every, 'restored after every second')}"
 
@@ -67,6 +74,13 @@ def modes(*, snapshots: bool = True) -> Iterator[Mode]:
         for is_tight in (False, True):
             for restore_every in (0, 1, 2):
                 yield Mode(1, is_tight, snapshots=True, restore_every=restore_every)
+
+
+def incremental_modes() -> Iterator[Mode]:
+    """The conditions of those for a processor that can tell what has changed."""
+    for is_tight in (False, True):
+        for memories in (0, 2):
+            yield Mode(1, is_tight, snapshots=True, restore_every=1, memories=memories)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,9 @@ class Verification:
         self._completed: list[int] = []
         """Inbound edges that have ended."""
         self._snapshots_taken = 0
+        self.is_incremental = False
+        """True if the processor can tell what has changed."""
+        self._handover = None if mode.memories is None else Handover(mode.memories)
         self._shuffle = random.Random(271).shuffle
         self._progress_at = time.monotonic()
 
@@ -142,6 +159,10 @@ class Verification:
             )
         self._processor = self._previous = processor
         self._name = type(processor).__name__
+        self.is_incremental = isinstance(processor, IncrementalProcessor)
+        if self._handover is not None:
+            assert isinstance(processor, IncrementalProcessor)
+            self._handover.begin(processor)
         processor.init(self._outbox, self._context)
         if not (hasattr(processor, "outbox") and hasattr(processor, "context")):
             raise ProcessorContractError("overrides init() without super().init(outbox, context)")
@@ -233,6 +254,13 @@ class Verification:
         if not mode.snapshots:
             return
         entries = self._saved("snapshot_commit_prepare")
+        if self._handover is not None:
+            if entries:
+                raise ProcessorContractError(
+                    f"saved {shorten(entries)} although it was told to track its changes"
+                )
+            assert isinstance(self._processor, IncrementalProcessor)
+            self._handover.end(self._processor)
         self._until_true("snapshot_commit_finish", True)
         self._snapshots_taken += 1
         if mode.restore_every and self._snapshots_taken % mode.restore_every == 0:

@@ -1,0 +1,135 @@
+"""Streams that Spark reads, as sources: whatever ``spark.readStream`` gives, a batch at a time.
+
+A :class:`SparkStreamSource` is what a user writes. In a job it becomes a :class:`BatchFrameSource`
+(see :mod:`jetlet.spark.batch_plan`), whose rows are those of one micro-batch, read in a task by a
+:class:`StreamFrameReader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jetlet.connectors.arguments import check_name
+from jetlet.core.processor import ProcessorContext
+from jetlet.core.vertex import Vertex
+from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
+from jetlet.pipeline.durations import Duration, to_ms
+from jetlet.pipeline.stream_source import StreamReader, StreamSource
+from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.spark.frames import FORMS, FrameSource, checked_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WHAT = "sources.spark_stream"
+_EXAMPLE = 'sources.spark_stream(lambda spark: spark.readStream.schema("...").json("events"))'
+
+
+class SparkStreamSource(StreamSource[Any]):
+    """The rows of a streaming DataFrame, as dicts by column name or as tuples.
+
+    ``make`` is called in the submitting process, once per attempt. It does not travel.
+    """
+
+    is_replayable = True
+
+    def __init__(
+        self,
+        make: Callable[[SparkSession], DataFrame],
+        *,
+        columns: Sequence[str] | None = None,
+        items: str = "dict",
+        interval: Duration | None = None,
+        available_now: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if not callable(make):
+            raise InvalidArgumentError(
+                f"{_WHAT} takes a function of the session, not {type(make).__name__}: write "
+                f"{_EXAMPLE}"
+            )
+        if items not in FORMS:
+            raise InvalidArgumentError(f'{_WHAT}: items={items!r}: write "dict" or "tuple"')
+        if isinstance(columns, str) or (columns is not None and not columns):
+            raise InvalidArgumentError(
+                f"{_WHAT}: columns={columns!r}: write a list of names, such as ['id', 'name']"
+            )
+        if available_now and interval is not None:
+            raise InvalidArgumentError(
+                f"{_WHAT}: with available_now=True batches follow each other at once: leave out "
+                f"interval"
+            )
+        self.name = check_name(_WHAT, name) or "spark-stream"
+        self.items = items
+        self.interval = 0 if interval is None else to_ms("interval", interval)
+        self.available_now = available_now
+        self._make: Callable[[SparkSession], DataFrame] | None = make
+        self._columns = None if columns is None else tuple(columns)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The streaming DataFrame, with the wanted columns only."""
+        assert self._make is not None
+        frame = self._make(spark)
+        if not hasattr(frame, "isStreaming"):
+            raise InvalidArgumentError(
+                f"{self.name}: the function returned {type(frame).__name__}, not a DataFrame: "
+                f"write {_EXAMPLE}"
+            )
+        if not frame.isStreaming:
+            raise InvalidArgumentError(
+                f"{self.name}: this DataFrame is bounded: write spark.readStream rather than "
+                f"spark.read, or sources.spark(...)"
+            )
+        return checked_columns(self.name, frame, self._columns)
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """When batches begin, in Spark's terms."""
+        if self.available_now:
+            return {"availableNow": True}
+        return {"processingTime": f"{self.interval} milliseconds"}
+
+    def partitions(self) -> Sequence[Any]:
+        raise self._refusal()
+
+    def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[Any]:
+        raise self._refusal()
+
+    def _refusal(self) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            f"{self.name}: a stream of Spark's can be read on Spark only: write p.run() or use "
+            f"SparkEngine, or read it with a stream source such as sources.kafka(...)"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The function stays with the driver: it may hold on to the session.
+        return {**self.__dict__, "_make": None}
+
+
+def spark_stream(vertex: Vertex) -> SparkStreamSource | None:
+    """The stream of Spark's that the vertex reads, if it does."""
+    supplier = vertex.supplier
+    source = supplier.source if isinstance(supplier, StreamReadSupplier) else None
+    return source if isinstance(source, SparkStreamSource) else None
+
+
+class BatchFrameSource(FrameSource):
+    """The rows of one micro-batch; in a task, with what gives them timestamps."""
+
+    def __init__(self, stream: SparkStreamSource, timestamps: Timestamps) -> None:
+        self.name = stream.name
+        self.items = stream.items
+        self.timestamps = timestamps
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        raise NotImplementedError("Spark hands over each batch")
+
+    def splits(self, target: int) -> Sequence[Any]:
+        return ()
+
+    def read(self, split: Any) -> Iterator[list[Any]]:
+        raise NotImplementedError("the rows come from Spark")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__

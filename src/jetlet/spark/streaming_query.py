@@ -1,0 +1,135 @@
+"""StreamingQuery: a query of Structured Streaming whose batches are run by the job's own thread.
+
+    query = BatchQuery(frame, trigger, checkpoint, name)
+    for batch in query.batches():            # blocks; ends with the query
+        ...                                  # run it
+        batch.done()                         # Spark notes that it has run
+    query.stop()
+
+Spark calls back on a thread of its own for each batch and is kept waiting there. So all that a job
+does is done by one thread, which can be told to stop between two batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger("jetlet.spark")
+
+
+class BatchNotDoneError(Exception):
+    """Told to Spark when a batch was not run to its end."""
+
+
+class HandedBatch:
+    """A batch that Spark waits for."""
+
+    def __init__(self, frame: DataFrame, number: int) -> None:
+        self.frame = frame
+        self.number = number
+        self._is_answered = threading.Event()
+        self._is_done = False
+
+    def done(self) -> None:
+        """It has been run, and all that came of it is safe."""
+        self._is_done = True
+        self._is_answered.set()
+
+    def give_up(self) -> None:
+        """It has not; Spark will hand it over again when the query is started again."""
+        self._is_answered.set()
+
+    def wait(self) -> bool:
+        """True when it has been run."""
+        self._is_answered.wait()
+        return self._is_done
+
+
+class BatchQuery:
+    """A running query; all methods but ``wake`` are for the job's thread."""
+
+    def __init__(
+        self, frame: DataFrame, trigger: Mapping[str, Any], checkpoint: str, name: str
+    ) -> None:
+        self._events: queue.SimpleQueue[HandedBatch | None] = queue.SimpleQueue()
+        self._handed: HandedBatch | None = None
+        self._is_stopped = self._has_ended = False
+        self._error: Exception | None = None
+        _quieten_callbacks()
+        writer = frame.writeStream.foreachBatch(self._hand_over)
+        self._query: StreamingQuery = (
+            writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+        )
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"jetlet-query-{name}", daemon=True
+        )
+        self._watcher.start()
+
+    def _hand_over(self, frame: DataFrame, number: int) -> None:
+        """Called by Spark; returns when the batch has been run."""
+        batch = HandedBatch(frame, number)
+        self._events.put(batch)
+        if self._is_stopped:
+            batch.give_up()
+        if not batch.wait():
+            raise BatchNotDoneError(f"batch {number} was not run to its end")
+
+    def _watch(self) -> None:
+        try:
+            self._query.awaitTermination()
+        except Exception as error:
+            self._error = error
+        self._has_ended = True
+        self._events.put(None)
+
+    def wake(self) -> None:
+        """Let ``batches`` give something now; from any thread."""
+        self._events.put(None)
+
+    def batches(self) -> Iterator[HandedBatch | None]:
+        """Batches as they come; ``None`` after ``wake``. Raises what the query ends with."""
+        while not self._has_ended:
+            self._handed = self._events.get()
+            if self._handed is not None or not self._has_ended:
+                yield self._handed
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the query; a batch that is not done is given up. Idempotent."""
+        self._is_stopped = True
+        if self._handed is not None:
+            self._handed.give_up()
+        with suppress(queue.Empty):
+            while True:
+                left = self._events.get_nowait()
+                if left is not None:
+                    left.give_up()
+        if not self._has_ended:
+            try:
+                self._query.stop()
+            except Exception:
+                logger.debug("cannot stop a query", exc_info=True)
+        self._watcher.join()
+
+
+class _NotOurs(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], BatchNotDoneError))
+
+
+def _quieten_callbacks() -> None:
+    """Keep the way in which we tell Spark to give up out of the log of its Python side."""
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        log = logging.getLogger(name)
+        if not any(isinstance(each, _NotOurs) for each in log.filters):
+            log.addFilter(_NotOurs())
