@@ -4,15 +4,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?=
 
 DEMO = $(BIN)/python examples/word_count.py
 BENCH = $(BIN)/python -m benchmarks
+PYTEST = $(BIN)/python -m pytest -q --durations=15
 
 # Stamps: newer than what they depend on means that there is nothing to install.
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALL_LOG := $(VENV)/install.log
+SPARK_LOG := $(VENV)/spark-tests.log
 PINNED := pyproject.toml constraints.txt src/jetlet/_version.py
 
 # A peer that wants older versions of what we use has an environment of its own.
@@ -37,8 +38,19 @@ setup: $(INSTALLED) ## make .venv and install Jetlet in it, once
 demo: setup ## run the example
 	@$(DEMO)
 
+# Those on Spark mostly wait for it, so they run beside the others; what they say is shown behind.
 test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -q --durations=15 $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	$(PYTEST) $(PYTEST_ARGS)
+else
+	@echo '$(PYTEST)'
+	@$(PYTEST) -m spark >$(SPARK_LOG) 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
+	$(PYTEST) -m 'not spark'; others=$$?; \
+	echo 'On Spark ($(SPARK_LOG)):'; \
+	wait $$spark; on_spark=$$?; cat $(SPARK_LOG); \
+	exit $$((others || on_spark))
+endif
 
 lint: setup ## ruff check, ruff format --check, mypy --strict on src
 	$(BIN)/ruff check .

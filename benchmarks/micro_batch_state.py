@@ -87,7 +87,7 @@ class Contestant:
 def main() -> None:
     quick = "--quick" in sys.argv
     sizes = (TOUCHED, 100_000 if quick else 1_000_000)
-    rounds = 3 if quick else 30
+    rounds = 3 if quick else 20
     heard = Batches()
     log = logging.getLogger("jetlet.spark")
     log.setLevel(logging.INFO)

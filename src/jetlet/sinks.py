@@ -175,7 +175,7 @@ def parquet(
 
 
 def spark(
-    writer_fn: Callable[[DataFrame], object],
+    writer_fn: Callable[[DataFrame], object] | Callable[[DataFrame, int], object],
     schema: str | StructType,
     *,
     name: str | None = None,
@@ -185,6 +185,10 @@ def spark(
     ``writer_fn(df)`` is called in this process when all else is done, and writes the DataFrame
     once: ``lambda df: df.write.mode("overwrite").parquet(path)``. Spark's own commit protocol
     applies. ``schema`` has the columns as Spark writes them: ``"word string, count long"``.
+
+    In micro-batches it is called for each of them. If it takes a second argument, that is the
+    number of the batch, which is the same when a batch is run again after a crash: so it can tell
+    what it has written before.
 
     A dict, a dataclass, a named tuple and a ``Row`` fill the columns of their names, and a missing
     one is null; a tuple goes by position, anything else is the value of the only column. An item

@@ -455,7 +455,9 @@ def test_inbox_grows_while_calls_are_fast(bench, scripted):
     step.tasklet.record_call(CALL_TARGET_NS // 10)
     assert inbox_sizes(step, 1) == [2 * FIRST_INBOX]
     step.tasklet.record_call(CALL_TARGET_NS // 2)
-    assert inbox_sizes(step, 1) == [2 * FIRST_INBOX], "fast enough to stay, too slow to grow"
+    assert inbox_sizes(step, 1) == [FIRST_INBOX * 7 // 2], "not to more than what fits"
+    step.tasklet.record_call(CALL_TARGET_NS * 3 // 4)
+    assert inbox_sizes(step, 1) == [FIRST_INBOX * 7 // 2], "fast enough to stay, too slow to grow"
 
 
 def test_inbox_never_grows_beyond_its_bound(bench, scripted):

@@ -50,9 +50,9 @@ def die_at(step: str, batch: int) -> None:
     running = [-1]
     begin = MicroBatchRunner._begin
 
-    def begin_batch(self, number, **options):
+    def begin_batch(self, number, *arguments, **options):
         running[0] = number
-        return begin(self, number, **options)
+        return begin(self, number, *arguments, **options)
 
     def call(self, *arguments, **options):
         is_time = (

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -253,7 +254,7 @@ def test_what_is_cached_is_not_read_again(tmp_path, monkeypatch):
     workers = Workers(tmp_path, monkeypatch)
     saved, _, _ = workers.attempt(0, 0, None, counts(3000), None)
     reads = []
-    monkeypatch.setattr(batch_state, "read_file", lambda *args: reads.append(args) or iter(()))
+    monkeypatch.setattr(state_chain, "read_file", lambda *args: reads.append(args))
     saved, _, tables = workers.attempt(0, 1, saved, counts(10), None)
     assert not reads
     assert len(tables[0][0]) == 3000
@@ -264,11 +265,11 @@ def test_a_worker_that_is_behind_reads_only_what_came_since(tmp_path, monkeypatc
     workers = Workers(tmp_path, monkeypatch)
     read_file, reads = state_chain.read_file, []
 
-    def counting_read_file(storage, directory, file):
-        reads.append(file.batch)
-        return read_file(storage, directory, file)
+    def counting_read_file(storage, path):
+        reads.append(int(Path(path).name.partition("-")[0]))
+        return read_file(storage, path)
 
-    monkeypatch.setattr(batch_state, "read_file", counting_read_file)
+    monkeypatch.setattr(state_chain, "read_file", counting_read_file)
     saved = None
     for batch, worker in enumerate([0, 1, 1, 0]):
         del reads[:]
@@ -313,6 +314,17 @@ def test_nothing_is_left_but_what_is_needed(tmp_path, monkeypatch, small_sweeps)
     assert {path.name for path in tmp_path.iterdir()} == needed
 
 
+def test_state_can_be_in_any_storage(monkeypatch, small_sweeps):
+    workers = Workers("memory://test_batch_state/deep", monkeypatch)
+    recorded = [None]
+    for batch in range(8):
+        recorded.append(workers.attempt(batch % 2, batch, recorded[-1], counts(9), None)[0])
+        workers.states.clean(recorded[-2:])
+        workers.caches[0].clear()
+    _, _, tables = workers.attempt(0, 8, recorded[-1], [], None)
+    assert tables[0][0] == dict.fromkeys(range(9), 8)
+
+
 def test_files_of_others_stay(tmp_path, monkeypatch):
     workers = Workers(tmp_path, monkeypatch)
     saved, _, _ = workers.attempt(0, 3, None, counts(3), None)
@@ -328,8 +340,8 @@ def test_files_of_others_stay(tmp_path, monkeypatch):
     ("damage", "said"),
     [
         (lambda path: path.unlink(), "is missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "ends too early"),
-        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "another checksum"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "damaged"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b"joined", b"jained")), "damaged"),
     ],
 )

@@ -14,6 +14,7 @@ from jetlet.errors import (
     InvalidArgumentError,
     JobCancelledError,
     JobFailedError,
+    SnapshotError,
     UnsupportedFeatureError,
 )
 from jetlet.testing import END, scripted_stream
@@ -346,11 +347,16 @@ def test_a_fresh_start_forgets_what_was_read(engine, inbox, tmp_path):
     config = {"snapshot_dir": str(tmp_path / "state"), "name": "fresh"}
     events = make_events(10)
     inbox.put(events)
-    p, found = numbering(inbox.source(available_now=False), tmp_path / "out")
+    p, _ = numbering(inbox.source(available_now=False), tmp_path / "out")
     job = engine.submit(p, JobConfig(**config))
-    wait_for(lambda: len(found.items) == 10)
+    wait_for(lambda: len(written(tmp_path / "out")) == 10)
     job.cancel()
-    p, found = numbering(inbox.source(), tmp_path / "again")
+    changed = Pipeline("changed")
+    stage = changed.read_from(inbox.source()).without_timestamps()
+    stage.grouping_key(lambda e: e["key"]).filter_stateful(list, is_first).write_to(sinks.noop())
+    with pytest.raises(SnapshotError, match="start_fresh=True"):
+        engine.submit(changed, JobConfig(**config)).join()
+    p, _ = numbering(inbox.source(), tmp_path / "again")
     engine.submit(p, JobConfig(start_fresh=True, **config)).join()
     assert written(tmp_path / "again") == sorted(numbered(events))
     assert len(list((tmp_path / "state/jobs/fresh/batches").glob("life-*"))) <= 1

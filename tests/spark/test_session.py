@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -145,8 +146,10 @@ def test_a_connect_session_without_its_packages_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_is_missing", lambda name: name == "grpc")
-    with pytest.raises(MissingDependencyError, match=r"pip install 'jetlet\[connect\]'"):
-        module.start_session("sc://localhost:1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(MissingDependencyError, match=r"pip install 'jetlet\[connect\]'"):
+            module.start_session(f"sc://127.0.0.1:{port}")
 
 
 def test_importing_the_module_imports_no_pyspark(tmp_path: Path) -> None:

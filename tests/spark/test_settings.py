@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jetlet.spark.settings import as_text, configured, early_settings, local_cores
+from jetlet.spark.settings import (
+    as_text,
+    configured,
+    default_settings,
+    early_settings,
+    local_cores,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +57,15 @@ def test_a_local_jvm_is_told_only_what_concerns_it(monkeypatch: pytest.MonkeyPat
     assert early_settings("spark://host:7077", users) == {**users, **master, **quiet}
     loud = {"spark.ui.showConsoleProgress": "true"}
     assert early_settings(None, loud) == loud
+
+
+@pytest.mark.parametrize(("master", "is_ours"), [("local[2]", True), ("spark://host:7077", False)])
+def test_checkpoints_on_this_machine_are_written_without_further_processes(
+    master: str, is_ours: bool
+) -> None:
+    """On other storages Spark knows best."""
+    settings = default_settings(master, None)
+    assert ("spark.sql.streaming.checkpointFileManagerClass" in settings) == is_ours
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (4, "4"), ("Mixed", "Mixed")])

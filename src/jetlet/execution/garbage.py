@@ -37,7 +37,7 @@ MIDDLE_AGE, OLD_AGE = 5, 100
 From Python 3.14 on the old ones are looked at in portions, and these numbers mean other things.
 """
 
-RUNS_KEPT = 128
+RUNS_KEPT = 256
 """Where much is kept, everything is looked at after so many jobs."""
 
 _lock = threading.Lock()

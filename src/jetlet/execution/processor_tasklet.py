@@ -28,7 +28,7 @@ from jetlet.metrics.tasklet_metrics import TaskletMetrics
 
 CALL_TARGET_NS = 1_000_000
 """A cooperative call should return within 1 ms."""
-MAX_INBOX = 4096
+MAX_INBOX = 16384
 """Items that an inbox holds at the most, however fast the processor is."""
 FIRST_INBOX = 256
 """Where the adaptive size of the inbox starts."""
@@ -181,8 +181,10 @@ class ProcessorTasklet(Tasklet):
                 # first time only by half: it may be that the system had other things to do.
                 fitting = size * target // (2 * elapsed_ns)
                 self._limit = max(1, fitting if self._was_long else size // 2)
-            elif elapsed_ns < target // 2 and size >= self._limit < MAX_INBOX:
-                self._limit = min(self._limit * 2, MAX_INBOX)
+            elif elapsed_ns < target * 3 // 4 and size >= self._limit < MAX_INBOX:
+                # At most to what takes seven eighths of the time.
+                fitting = size * target * 7 // (8 * max(1, elapsed_ns))
+                self._limit = min(self._limit * 2, fitting, MAX_INBOX)
             self._was_long = elapsed_ns > target
         if elapsed_ns > SLOW_CALL_NS:
             self._reports.count_slow(elapsed_ns, self._state.name)

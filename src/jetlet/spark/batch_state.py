@@ -38,7 +38,7 @@ from jetlet.spark.state_chain import (
     Sweep,
     apply_chunk,
     change_chunks,
-    read_file,
+    read_files,
     slice_size,
     write_file,
 )
@@ -104,7 +104,7 @@ class BatchStates:
             self._known.update(name for name in listed if _batch_of(name) <= last)
         self._cleans += 1
         for name in self._known - names:
-            with suppress(OSError):
+            with suppress(Exception):  # it is found again when they are listed
                 storage.remove(storage.join(path, name))
         self._known = names
 
@@ -223,18 +223,19 @@ class TaskState:
         chain = self._chain
         if self._cached is not None:
             chain = chain[chain.index(self._cached.file) + 1 :]
-        for file in chain:
-            self._whole = []
-            try:
-                self._read(file)
-            except SnapshotError as error:
-                raise SnapshotError(
-                    f"the state that batch {self._place.batch} begins with cannot be read: {error}"
-                ) from error
+        try:
+            for chunks in read_files(*self._directory, chain):
+                self._apply(chunks)
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"the state that batch {self._place.batch} begins with cannot be read: {error}"
+            ) from error
         return len(chain)
 
-    def _read(self, file: ChainFile) -> None:
-        for chunk in read_file(*self._directory, file):
+    def _apply(self, chunks: Iterable[Chunk]) -> None:
+        """Go on by a batch."""
+        self._whole = []
+        for chunk in chunks:
             processor = self._processors.get((chunk.vertex, chunk.processor))
             if processor is None:
                 self._whole.append(chunk)

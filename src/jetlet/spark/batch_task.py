@@ -148,6 +148,10 @@ class RunningBatchTask(RunningTask):
         self._batch = batch
         self._clock = BatchClock(batch.before_ms, batch.now_ms)
         self._end = BatchEnd(self._at_end)
+        self._left_out = frozenset(
+            vertex.name for vertex in spec.dag.vertices if batch.is_last or is_stateless(vertex)
+        )
+        """Vertices that save nothing."""
         self._execution: Execution | None = None
         self._saved: Saved | None = None
         self._state: Any = NoState(batch.batch)
@@ -195,8 +199,7 @@ class RunningBatchTask(RunningTask):
 
     def _context(self, execution: Execution) -> RunContext:
         self._execution = execution
-        snapshots, dag = self._state.snapshots, self._spec.dag
-        stateless = frozenset(v.name for v in dag.vertices if is_stateless(v))
+        snapshots = self._state.snapshots
         return replace(
             super()._context(execution),
             processing_guarantee=EXACTLY_ONCE,
@@ -206,7 +209,7 @@ class RunningBatchTask(RunningTask):
                 snapshots.context,
                 snapshots.schema_versions,
                 snapshots.sink,
-                frozenset(v.name for v in dag.vertices) if self._batch.is_last else stateless,
+                self._left_out,
             ),  # type: ignore[arg-type]
         )
 

@@ -420,7 +420,6 @@ class ExchangeReader(Processor):
             self._batch = None
         return False
 
-
     def _load(self, channel: int, payload: bytes) -> list[Any]:
         items: list[Any] = pickle.loads(payload)
         return items

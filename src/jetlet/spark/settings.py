@@ -83,6 +83,11 @@ def default_settings(master: str, jvm: Jvm | None) -> dict[str, str]:
     cores = local_cores(master)
     if cores is not None:
         settings["spark.sql.shuffle.partitions"] = str(cores)
+        # For each file of a stream's checkpoint, the one that Spark takes starts some processes.
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        )
         if jvm is not None and len(str(jvm.directory)) <= _LONGEST_SOCKET_DIRECTORY:
             # 40 ms less for each pass through Python. The sockets take no password, so they are
             # in a directory that nobody else can enter.

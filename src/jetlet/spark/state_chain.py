@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, BinaryIO, Final, NamedTuple
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
 from jetlet.processors.incremental import IncrementalProcessor, TableChange
-from jetlet.snapshots.directory import BLOCK, Storage
+from jetlet.snapshots.directory import Storage, read_file
 from jetlet.snapshots.format import STATE, Chunk, StateFileWriter, read_state_file
 from jetlet.snapshots.state_sink import unpicklable
 from jetlet.spark.state_pickle import dump_state
@@ -39,7 +42,7 @@ __all__ = [
     "Sweep",
     "apply_chunk",
     "change_chunks",
-    "read_file",
+    "read_files",
     "slice_size",
     "write_file",
 ]
@@ -52,6 +55,8 @@ MIN_SLICE: Final = 1024
 MAX_CHAIN: Final = 4 * MAX_SWEEP
 """A chain gets as long if no task lives long enough to end a sweep: then one does all at once."""
 CHUNK_KEYS: Final = 1 << 14
+READERS: Final = 8
+"""Files that are fetched at once."""
 
 
 class ChainFile(NamedTuple):
@@ -202,32 +207,39 @@ def write_file(
     return ChainFile(header["batch"], name, written.size, written.crc32)
 
 
-def read_file(storage: Storage, directory: str, file: ChainFile) -> Iterator[Chunk]:
-    """The chunks of a file; raises :class:`SnapshotError` if it is missing or damaged."""
+def read_files(
+    storage: Storage, directory: str, files: Sequence[ChainFile]
+) -> Iterator[list[Chunk]]:
+    """The chunks of each file; raises :class:`SnapshotError` if one is missing or damaged.
+
+    Several are fetched at once, since a storage that is far away takes its time for each.
+    """
+    fetch = partial(_fetch, storage, directory)
+    if len(files) <= 2:
+        for file in files:
+            yield _chunks(storage.join(directory, file.name), file, fetch(file))
+        return
+    rest = iter(files)
+    with ThreadPoolExecutor(READERS, "jetlet-state") as pool:
+        ahead = deque((file, pool.submit(fetch, file)) for file in islice(rest, 2 * READERS))
+        while ahead:
+            file, data = ahead.popleft()
+            yield _chunks(storage.join(directory, file.name), file, data.result())
+            ahead.extend((file, pool.submit(fetch, file)) for file in islice(rest, 1))
+
+
+def _fetch(storage: Storage, directory: str, file: ChainFile) -> bytes:
     path = storage.join(directory, file.name)
     try:
-        with storage.open_read(path) as raw:
-            opened = _Checked(
-                io.BufferedReader(raw, BLOCK) if isinstance(raw, io.RawIOBase) else raw
-            )
-            yield from read_state_file(opened, path)  # type: ignore[arg-type]
-            if opened.read(1) or (opened.size, opened.crc) != (file.size, file.crc32):
-                raise SnapshotError(
-                    f"{path} is not what batch {file.batch} has saved: it has another checksum"
-                )
+        return read_file(storage, path)
     except FileNotFoundError as error:
         raise SnapshotError(f"{path} is missing") from error
 
 
-class _Checked:
-    """Knows how much was read of a file, and its checksum."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.size = self.crc = 0
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self.size += len(data)
-        self.crc = crc32(data, self.crc)
-        return data
+def _chunks(path: str, file: ChainFile, data: bytes) -> list[Chunk]:
+    if (len(data), crc32(data)) != (file.size, file.crc32):
+        raise SnapshotError(
+            f"{path} is damaged: it is not what batch {file.batch} has saved, whose checksum is "
+            f"another one"
+        )
+    return list(read_state_file(io.BytesIO(data), path))
