@@ -21,6 +21,9 @@ settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("jetlet")
 
+# What a shell starts in the background ignores it, and hands that on to what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # --- Servers --------------------------------------------------------------------------------
 

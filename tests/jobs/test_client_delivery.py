@@ -128,6 +128,17 @@ def test_failing_hook_is_told_and_gets_nothing_more(desk):
     assert len(one.errors) == 1
 
 
+def test_failure_is_told_before_the_delivery_is_over():
+    # Otherwise a member that ends in between would be taken to have completed.
+    seen = []
+    delivery = ClientDelivery(
+        ["a"], lambda *batch: None, lambda *ack: None, lambda *error: seen.append(delivery.is_over)
+    )
+    delivery.fail("a", LookupError("no"))
+    assert seen == [False]
+    assert delivery.is_over
+
+
 def test_what_cannot_be_unpickled_is_told(desk):
     one = desk()
     packet = bytearray(b"".join(encode(0, [1], 1)))

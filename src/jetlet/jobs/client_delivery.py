@@ -95,8 +95,9 @@ class ClientDelivery:
 
     def fail(self, vertex: str, error: Exception) -> None:
         """A sink of the user's has raised something, or its items cannot be unpickled."""
-        self.is_over = True
+        # First, so that nobody who sees that it is over takes it for a good end.
         self._on_error(vertex, error)
+        self.is_over = True
 
     def acknowledge(self, member: int, number: int, taken: int) -> None:
         """Tell a member how much was taken."""
