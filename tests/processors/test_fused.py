@@ -16,6 +16,7 @@ from jetlet import DeadLetter, whole_item
 from jetlet.core import ProcessorContext
 from jetlet.core.items import Watermark
 from jetlet.errors import ItemFailedError
+from jetlet.processors import fused
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
 from jetlet.testing import verify_processor
@@ -23,6 +24,16 @@ from jetlet.testing import verify_processor
 FAIL = ErrorPolicy("step")
 SKIP = ErrorPolicy("step", "skip")
 DIVISION = "integer division or modulo by zero"
+
+FORMS = {"loops": False} | ({"comprehension": True} if fused.COMPREHENDS else {})
+
+
+@pytest.fixture(autouse=True, scope="module", params=FORMS.values(), ids=FORMS)
+def comprehends(request):
+    """All tests of this file see to both forms, where there are two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "COMPREHENDS", request.param)
+        yield request.param
 
 
 def step(kind, fn, policy=None, name="step"):
@@ -63,30 +74,44 @@ class Truthless:
 # --- The source -----------------------------------------------------------------------------
 
 
-def test_source_is_what_one_would_write_by_hand():
+def test_source_is_what_one_would_write_by_hand(comprehends):
     source = source_of(
         step("flat_map", str.split), step("filter", bool), step("map", len), step("filter", abs)
     )
 
-    assert source == (
-        "def fused(batch, reject):\n"
-        "    out = []\n"
-        "    for x0 in batch:\n"
-        "        for x1 in f0(x0):\n"
-        "            if not x1:\n"
-        "                continue\n"
-        "            x3 = f2(x1)\n"
-        "            if not f3(x3):\n"
-        "                continue\n"
-        "            out.append(x3)\n"
-        "    return out\n"
-    )
+    if comprehends:
+        assert source == (
+            "def fused(batch, reject):\n"
+            "    return [\n"
+            "        x3\n"
+            "        for x0 in batch\n"
+            "        for x1 in f0(x0)\n"
+            "        if x1\n"
+            "        for x3 in (f2(x1),)\n"
+            "        if f3(x3)\n"
+            "    ]\n"
+        )
+    else:
+        assert source == (
+            "def fused(batch, reject):\n"
+            "    out = []\n"
+            "    for x0 in batch:\n"
+            "        for x1 in f0(x0):\n"
+            "            if not x1:\n"
+            "                continue\n"
+            "            x3 = f2(x1)\n"
+            "            if not f3(x3):\n"
+            "                continue\n"
+            "            out.append(x3)\n"
+            "    return out\n"
+        )
 
 
-def test_last_step_writes_straight_into_the_output():
-    assert "        out.append(f0(x0))\n" in source_of(step("map", str))
+def test_last_step_writes_straight_into_the_output(comprehends):
+    add = "        {}\n" if comprehends else "        out.append({})\n"
+    assert add.format("f0(x0)") in source_of(step("map", str))
     assert "        out.extend(f0(x0))\n" in source_of(step("flat_map", list))
-    assert "out.append(x0)" in source_of(step("filter", len))
+    assert add.format("x0") in source_of(step("filter", len))
 
 
 def test_functions_that_do_nothing_are_not_called():
@@ -274,14 +299,15 @@ def test_outermost_frame_counts_if_a_function_runs_another_of_the_same_source():
     assert outer.locate(caught.value) == (7, "outer")
 
 
-def test_traceback_shows_generated_line_and_users_function():
+def test_traceback_shows_generated_line_and_users_function(comprehends):
     function = FusedFunction([step("map", abs), step("map", half)])
 
     with pytest.raises(ZeroDivisionError) as caught:
         function.call([0], no_reject)
 
     generated, users = traceback.extract_tb(caught.value.__traceback__)[-2:]
-    assert (generated.name, generated.line) == ("fused", "out.append(f1(x1))")
+    expected = ("<listcomp>", "f1(x1)") if comprehends else ("fused", "out.append(f1(x1))")
+    assert (generated.name, generated.line) == expected
     assert (users.name, users.filename, users.line) == ("half", __file__, "return 6 // x")
 
 

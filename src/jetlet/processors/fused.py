@@ -5,13 +5,9 @@ nothing per item: what runs is what one would write by hand. For ``flat_map(spli
 it is::
 
     def fused(batch, reject):
-        out = []
-        for x0 in batch:
-            for x1 in f0(x0):
-                if not x1:
-                    continue
-                out.append(x1)
-        return out
+        return [x1 for x0 in batch for x1 in f0(x0) if x1]
+
+or the same as loops, where errors of single items are dealt with.
 
 Each step has lines of its own, and its input has a variable of its own. After an error the line
 says which step failed, and the variable on which item. Tracebacks show the generated lines between
@@ -21,11 +17,13 @@ the engine's and the user's.
 from __future__ import annotations
 
 import linecache
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from itertools import islice
+from types import CodeType, TracebackType
 from typing import Any
 
 from jetlet.core.outbox import Ordinals
@@ -35,6 +33,10 @@ from jetlet.processors.base import BatchProcessor, ErrorPolicy
 
 MAX_LOOPS = 16
 """Most flat_maps in a run: each is a loop in the one before it, and Python allows 20 of them."""
+
+COMPREHENDS = sys.version_info < (3, 12)
+"""Whether a comprehension is written where one will do: it takes some percent less time than loops.
+Later versions of Python make it a part of the function and forget its variables after an error."""
 
 _INDENT = "    "
 
@@ -70,7 +72,7 @@ class FusedFunction:
         namespace: dict[str, Any] = {f"f{i}": step.fn for i, step in enumerate(self.steps)}
         exec(compile(source, self.filename, "exec"), namespace)
         self.call: Callable[[Sequence[Any], Callable[..., None]], list[Any]] = namespace["fused"]
-        self._code = namespace["fused"].__code__
+        self._code = _innermost(namespace["fused"].__code__)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (partial(FusedFunction, takes_events=self.takes_events), (self.steps,))
@@ -81,12 +83,27 @@ class FusedFunction:
         while traceback is not None:
             frame = traceback.tb_frame
             if frame.f_code is self._code:
-                index = self._owners.get(traceback.tb_lineno)
+                index = self._owner(traceback.tb_lasti)
                 if index is None:
                     return None
                 return frame.f_locals[self._inputs[index]], self.steps[index].policy.step
             traceback = traceback.tb_next
         return None
+
+    def _owner(self, offset: int) -> int | None:
+        """The step that an instruction belongs to.
+
+        In a comprehension those that iterate, or ask whether something is true, have the line of
+        the whole; they belong with what is before them.
+        """
+        before = islice(self._code.co_positions(), offset // 2 + 1)
+        known = [self._owners[line] for line, *_ in before if line in self._owners]
+        return known[-1] if known else None
+
+
+def _innermost(code: CodeType) -> CodeType:
+    """The code that has the variables: that of the comprehension, if there is one."""
+    return next((const for const in code.co_consts if isinstance(const, CodeType)), code)
 
 
 class _Writer:
@@ -121,6 +138,40 @@ class _Writer:
         )
 
     def write(self, steps: Sequence[Step]) -> str:
+        """The source of a function that takes these steps."""
+        # What the last step has made a list of is faster added as a whole.
+        extends = steps[-1].kind == "flat_map" and not self._takes_events
+        if COMPREHENDS and not extends and all(step.policy.fails for step in steps):
+            return self._write_comprehension(steps)
+        return self._write_loops(steps)
+
+    def _write_comprehension(self, steps: Sequence[Step]) -> str:
+        item = "x0"
+        clauses: list[str] = []
+        owners = []
+        for i, step in enumerate(steps):
+            self.inputs.append(item)
+            result, call = f"x{i + 1}", f"f{i}({item})"
+            if step.kind == "map" and (step.fn is whole_item or i == len(steps) - 1):
+                item = item if step.fn is whole_item else call
+                continue
+            if step.kind == "filter":
+                clauses.append(f"if {item if step.fn is bool else call}")
+            else:
+                # A loop over a tuple of one is compiled as an assignment.
+                clauses.append(
+                    f"for {result} in {call if step.kind == 'flat_map' else f'({call},)'}"
+                )
+                item = result
+            owners.append(i)
+        loop = self.lines[-1].strip(" :")
+        element = f"(time, {item})" if self._takes_events else item
+        self.lines[1:] = ["    return [", *(f"{_INDENT * 2}{c}" for c in (element, loop, *clauses))]
+        self.owners = {3: len(steps) - 1} | {5 + n: owner for n, owner in enumerate(owners)}
+        self.lines.append("    ]")
+        return "\n".join(self.lines) + "\n"
+
+    def _write_loops(self, steps: Sequence[Step]) -> str:
         item = "x0"
         emit = "out.append((time, {}))" if self._takes_events else "out.append({})"
         for i, step in enumerate(steps):
