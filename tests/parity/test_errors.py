@@ -293,7 +293,7 @@ def test_traceback_of_the_cause_ends_in_the_users_function(engine):
         assert frames[-1].name == "check"
         assert frames[-1].filename == __file__
         assert frames[-1].line == 'raise ValueError(f"bad {x}")'
-        assert frames[-2].line == "out.append(f1(x1))"  # the generated code has lines, too
+        assert "f1(x1)" in frames[-2].line  # the generated code has lines, too
 
 
 def test_failed_job_keeps_its_status_and_leaves_no_output(engine, tmp_path):
