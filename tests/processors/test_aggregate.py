@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
 
 import pytest
@@ -115,9 +115,8 @@ class TestAccumulateByKey:
     def test_no_items_no_groups(self):
         verify_processor(by_key(agg.counting()), input=[], expect_output=[])
 
-    @pytest.mark.parametrize("limit", ["MAX_PARTIAL_KEYS", "MAX_PARTIAL_ITEMS"])
-    def test_first_stage_passes_a_large_table_on(self, monkeypatch, limit):
-        monkeypatch.setattr(aggregate, limit, 3)
+    def test_first_stage_passes_a_table_of_many_keys_on(self, monkeypatch):
+        monkeypatch.setattr(aggregate, "MAX_PARTIAL_KEYS", 3)
 
         emitted, _ = run(by_key(agg.counting(), whole_item), *[(0, list(range(4)))] * 6)
 
@@ -126,6 +125,24 @@ class TestAccumulateByKey:
         for key, count in emitted:
             totals[key] += count
         assert totals == dict.fromkeys(range(4), 6)
+
+    def test_first_stage_passes_a_table_of_many_items_on(self, monkeypatch):
+        monkeypatch.setattr(aggregate, "MAX_PARTIAL_ITEMS", 3)
+
+        emitted, _ = run(by_key(agg.to_list(), whole_item), *[(0, list(range(4)))] * 6)
+
+        assert len(emitted) > 4
+        totals = defaultdict(list)
+        for key, items in emitted:
+            totals[key] += items
+        assert totals == {key: [key] * 6 for key in range(4)}
+
+    def test_first_stage_keeps_mere_numbers_whatever_their_items(self, monkeypatch):
+        monkeypatch.setattr(aggregate, "MAX_PARTIAL_ITEMS", 3)
+
+        emitted, _ = run(by_key(agg.counting(), whole_item), *[(0, list(range(4)))] * 6)
+
+        assert emitted == [(key, 6) for key in range(4)]
 
     def test_only_stage_keeps_a_large_table(self, monkeypatch):
         monkeypatch.setattr(aggregate, "MAX_PARTIAL_KEYS", 5)

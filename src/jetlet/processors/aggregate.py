@@ -37,6 +37,8 @@ MAX_PARTIAL_KEYS = 500_000
 many keys there is little left to gain from keeping them."""
 MAX_PARTIAL_ITEMS = 4_000_000
 """The same for items, which some accumulators keep."""
+_NUMBERS = frozenset({int, float})
+"""Accumulators that do not: as long as there are only these, the keys alone count."""
 BATCHES_PER_LOOK = 8
 """How often a second stage looks at how large its table is."""
 
@@ -140,7 +142,7 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         self._is_final = is_final
         self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
         self._items = 0
-        """Those in the table."""
+        """Those since it was last looked what the table is made of."""
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         key_fn = self._key_fns[ordinal]
@@ -152,12 +154,16 @@ class AccumulateByKeyProcessor(KeyedProcessor):
             failure = item_failure(batch, keys, self._step)
             raise failure from lookup_error(error, failure.item, [key_fn])
         self._items += len(batch)
-        if not self._is_final and (
-            len(table) > MAX_PARTIAL_KEYS or self._items > MAX_PARTIAL_ITEMS
-        ):
-            self._items = 0
+        if not self._is_final and self._has_grown(table):
             for partial in self._drain():
                 self.send(partial)
+
+    def _has_grown(self, table: dict[Any, Any]) -> bool:
+        has_grown = len(table) > MAX_PARTIAL_KEYS
+        if has_grown or self._items > MAX_PARTIAL_ITEMS:
+            self._items = 0
+            return has_grown or not _NUMBERS.issuperset(map(type, table.values()))
+        return False
 
     def _keys(self, key_fn: Callable[[Any], Any], batch: Sequence[Any]) -> list[Any]:
         # What `extend` got before an error stays, so the length tells which item it was.
