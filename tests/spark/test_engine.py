@@ -14,7 +14,7 @@ from jetlet.errors import (
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
-from jetlet.spark.session import PLAN_SETTINGS, active_session
+from jetlet.spark.session import PLAN_SETTINGS, active_session, lean_session
 
 pytestmark = pytest.mark.spark
 
@@ -74,6 +74,42 @@ def test_no_task_reads_nothing(engine):
     job = engine.submit(p)
     job.join(90)
     assert len(job.metrics()["items-source"].processors) == 1
+
+
+def plans(engine):
+    """What Spark has made of all queries so far; a star marks what it has compiled."""
+    store = engine.session._jsparkSession.sharedState().statusStore()
+    executions = store.executionsList()
+    return [executions.apply(i).physicalPlanDescription() for i in range(executions.size())]
+
+
+def test_spark_compiles_what_users_have_it_do_and_nothing_else(engine):
+    before = len(plans(engine))
+    p, _ = count(name="ours")
+    engine.submit(p).join(90)
+    ours = plans(engine)[before:]
+    assert ours
+    assert not any("* " in plan for plan in ours)
+
+    p = Pipeline("theirs")
+    query = sources.spark(lambda spark: spark.range(9).filter("id % 2 = 1"))
+    p.read_from(query).write_to(sinks.collect())
+    engine.submit(p).join(90)
+    engine.session.range(9).filter("id % 2 = 1").collect()
+
+    theirs = plans(engine)[before + len(ours) :]
+    assert len(theirs) == 2
+    assert all("* Filter" in plan for plan in theirs)
+
+
+def test_a_job_sees_what_the_session_is_set_to_by_then(engine):
+    key = "spark.sql.pyspark.jvmStacktrace.enabled"
+    found = engine.session.conf.get(key)
+    engine.session.conf.set(key, "true")
+    try:
+        assert lean_session(engine.session).conf.get(key) == "true"
+    finally:
+        engine.session.conf.set(key, found)
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])

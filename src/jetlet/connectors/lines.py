@@ -16,12 +16,9 @@ from jetlet.connectors.files import FileSplit, open_file
 from jetlet.connectors.storage import without_credentials
 from jetlet.errors import BadRecordError
 
-SMALLEST_BLOCK = 1 << 14
-LARGEST_BLOCK = 1 << 18
-LARGEST_COMPRESSED_BLOCK = 1 << 16
-"""Some codecs need milliseconds even for this much."""
-LINES_PER_BLOCK = 900
-"""Blocks are sized to hold about this many lines: just under a batch, so that none is cut up."""
+BLOCK = 1 << 14
+"""Bytes to read at a time. What users make of them, such as the words of the lines, is ten times as
+much or more, and should still be in the processor's cache for the next stage."""
 
 _BOM = codecs.BOM_UTF8
 
@@ -104,19 +101,16 @@ def shown(split: FileSplit) -> str:
     return without_credentials(split.location)
 
 
-def read_blocks(
-    file: BinaryIO, start: int, end: int | None, largest: int = LARGEST_BLOCK
-) -> Iterator[tuple[int, bytes]]:
+def read_blocks(file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
     """The bytes of the lines that start in ``[start, end)``, with the offset of each block."""
-    size = SMALLEST_BLOCK * 2
     if start:
         # A line starts here if the byte before it ends one: begin with that byte.
         file.seek(start - 1)
-        position, data = _after_newline(file, start - 1, end, size)
+        position, data = _after_newline(file, start - 1, end)
         if end is not None and position >= end:
             return
     else:
-        position, data = 0, file.read(size)
+        position, data = 0, file.read(BLOCK)
 
     offset = position  # of the block; that of `data` is `position`
     pending: list[bytes] = []  # a line that is not complete yet, in pieces
@@ -137,36 +131,27 @@ def read_blocks(
                 return
             offset += len(block)
             pending = [data[cut:]]
-            size = _next_size(block, largest)
         else:
             pending.append(data)
-        data = file.read(size)
+        data = file.read(BLOCK)
     if rest := b"".join(pending):
         yield offset, rest
 
 
-def _after_newline(file: BinaryIO, position: int, end: int | None, size: int) -> tuple[int, bytes]:
+def _after_newline(file: BinaryIO, position: int, end: int | None) -> tuple[int, bytes]:
     """Skip to what follows the next line end before ``end``: its offset, and its first bytes."""
-    while (end is None or position < end) and (data := file.read(size)):
+    while (end is None or position < end) and (data := file.read(BLOCK)):
         after = data.find(b"\n") + 1
         if after:
-            return position + after, data[after:] or file.read(size)
+            return position + after, data[after:] or file.read(BLOCK)
         position += len(data)
     return position, b""
-
-
-def _next_size(block: bytes, largest: int) -> int:
-    """The size that makes the next block about a batch of lines, going by the start of this one."""
-    sample = min(len(block), 2048)  # counting costs more than it saves if it is not short
-    lines = block.count(b"\n", 0, sample) or 1
-    return min(max(sample * LINES_PER_BLOCK // lines, SMALLEST_BLOCK), largest)
 
 
 def _decode_blocks(
     file: BinaryIO, split: FileSplit, encoding: str, errors: str
 ) -> Iterator[TextBlock]:
-    largest = LARGEST_COMPRESSED_BLOCK if codec_of(split.location) else LARGEST_BLOCK
-    for offset, data in read_blocks(file, split.start, split.end, largest):
+    for offset, data in read_blocks(file, split.start, split.end):
         if offset == 0 and encoding == "utf-8" and data.startswith(_BOM):
             data = data[len(_BOM) :]
             offset = len(_BOM)
@@ -187,7 +172,7 @@ def _decode_stream(
     pending: list[str] = []
     is_end = False
     while not is_end:
-        data = file.read(SMALLEST_BLOCK)
+        data = file.read(BLOCK)
         position += len(data)
         is_end = not data
         try:

@@ -1,4 +1,8 @@
-"""SparkEngine: runs pipelines on Spark through PySpark."""
+"""SparkEngine: runs pipelines on Spark through PySpark.
+
+What a job needs is imported when there is one: Spark takes seconds to start, and begins with it as
+soon as this module is there.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +11,23 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.snapshot_context import NONE
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.distributed import MembersRunner
-from jetlet.jobs.embedded import Plannable
 from jetlet.jobs.job import Job, JobStatus
-from jetlet.jobs.layout import Layout
 from jetlet.processors.read import ReadSupplier
+from jetlet.spark.frame_sink import frame_sink
 from jetlet.spark.frames import frame_source
-from jetlet.spark.hosted_members import JOIN_LIMIT, HostedMembers, place_of_driver
 from jetlet.spark.progress import task_accumulator
-from jetlet.spark.runner import SparkRunner, Width
 from jetlet.spark.session import (
     PLAN_SETTINGS,
     StartedSession,
     active_session,
     join_session,
+    lean_session,
     start_session,
 )
 from jetlet.spark.shipping import BY_VALUE, check_picklable, ship_package
@@ -36,6 +36,10 @@ from jetlet.spark.ways import MEMBERS, MICRO_BATCH, way_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from jetlet.jobs.embedded import Plannable
+    from jetlet.jobs.layout import Layout
+    from jetlet.spark.runner import Width
 
 
 class SparkEngine:
@@ -155,9 +159,13 @@ class SparkEngine:
                 f"initial_snapshot={config.initial_snapshot!r}: a batch job on Spark takes no "
                 f"snapshots and begins with none: leave it out, or write streaming={MEMBERS!r}"
             )
+        from jetlet.spark.runner import SparkRunner
+
         check_picklable(dag)
         width = self._width(dag, config)
-        runner = SparkRunner(self.session, dag, width, self._accumulator)
+        has_frames = any(frame_source(v) or frame_sink(v) for v in dag)
+        spark = self.session if has_frames else lean_session(self.session)
+        runner = SparkRunner(spark, dag, width, self._accumulator)
         job = Job(dag, config, runner, self._forget)
         for sink in runner.frame_sinks:
             sink.expect(job.id)
@@ -174,6 +182,10 @@ class SparkEngine:
 
     def _job_on_members(self, dag: DAG, config: JobConfig) -> Job:
         """A job on long-lived tasks. Each is a member with a worker of its own."""
+        from jetlet.jobs.distributed import MembersRunner
+        from jetlet.jobs.layout import Layout
+        from jetlet.spark.hosted_members import JOIN_LIMIT, HostedMembers, place_of_driver
+
         config.check_directory(dag)
         name = config.name or dag.name
         parallelism = config.default_parallelism or 1
@@ -182,13 +194,14 @@ class SparkEngine:
         layout = Layout(dag, parallelism, slots.count)
         snapshots = None
         if config.snapshot_dir is not None:
+            from jetlet.core.clock import SYSTEM_CLOCK
             from jetlet.jobs.job_snapshots import JobSnapshots
 
             snapshots = JobSnapshots(dag, name, config, layout, SYSTEM_CLOCK)
         host, known_as = place_of_driver(self.session)
         runner = MembersRunner(
             layout,
-            lambda: HostedMembers(self.session, name),
+            lambda: HostedMembers(lean_session(self.session), name),
             workers=1,
             host=host,
             known_as=known_as,
@@ -217,6 +230,8 @@ class SparkEngine:
 
     def _width(self, dag: DAG, config: JobConfig) -> Width:
         """Plan the splits of the sources; have no more reading tasks than there are splits."""
+        from jetlet.spark.runner import Width
+
         width = config.default_parallelism or self.default_parallelism
         needed = 1
         for vertex in dag:

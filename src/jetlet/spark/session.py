@@ -40,6 +40,7 @@ from jetlet.spark.gateway import SparkStartError, launch_jvm, said_by_java, spar
 from jetlet.spark.java import find_java
 from jetlet.spark.master import check_master
 from jetlet.spark.settings import (
+    LEAN_SETTINGS,
     PLAN_SETTINGS,
     as_text,
     configured,
@@ -63,14 +64,21 @@ __all__ = [
     "connect_session",
     "end_jvm",
     "join_session",
+    "lean_session",
     "start_session",
     "under_spark_submit",
 ]
 
 logger = logging.getLogger(__name__)
 
-#: What the import of pyspark and the first ``mapInArrow`` need, loaded while the JVM comes up.
-_NEEDED_LATER = ("pyspark.sql", "pandas", "pyarrow", "pyspark.testing.utils")
+#: What the import of pyspark and the first job need, loaded while the JVM comes up.
+_NEEDED_LATER = (
+    "pyspark.sql",
+    "pandas",
+    "pyarrow",
+    "pyspark.testing.utils",
+    "jetlet.spark.runner",
+)
 
 _KEPT_LOGS = 20
 
@@ -171,6 +179,23 @@ def join_session(session: SparkSession) -> StartedSession:
     """Use a session of somebody else, who will stop it."""
     _quieten_pandas_warning()
     return StartedSession(session, owned=False)
+
+
+def lean_session(session: SparkSession) -> SparkSession:
+    """A session as this one is now, for a plan in which Spark has little to do but to call Python.
+
+    Spark compiles a plan before it runs it, which takes a third of a second where the code is new
+    and pays off with the millionth row; ours have a few large ones. It also plans anew after each
+    shuffle, where ours leave it no choice. Over Spark Connect it is the session itself.
+    """
+    if not hasattr(session, "_jsparkSession"):
+        return session
+    from pyspark.sql import SparkSession
+
+    lean = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    for key, value in LEAN_SETTINGS.items():
+        lean.conf.set(key, value)
+    return lean
 
 
 def active_session() -> SparkSession | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jetlet.spark.gateway import Jvm
 
 __all__ = [
+    "LEAN_SETTINGS",
     "PLAN_SETTINGS",
     "as_text",
     "configured",
@@ -44,6 +45,13 @@ PLAN_SETTINGS: Mapping[str, str] = {
     ),
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+}
+
+#: For plans that are all ours: they are run as they are, neither compiled nor changed on the way.
+LEAN_SETTINGS: Mapping[str, str] = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 _PROGRESS = "spark.ui.showConsoleProgress"

@@ -23,7 +23,7 @@ from jetlet.errors import JetletError
 from jetlet.spark.archive import WORK_PREFIX, archive_for
 from jetlet.spark.gateway import spark_home
 from jetlet.spark.java import find_java
-from jetlet.spark.session import end_jvm, start_session
+from jetlet.spark.session import end_jvm, lean_session, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,12 +110,13 @@ def _exercise(session: SparkSession, directory: Path) -> None:
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
-    numbers = session.range(100, numPartitions=2).mapInArrow(same, "id long")
-    target = (f.col("id") % 2).cast("int")
-    routed = numbers.withColumn("target", target).repartitionById(2, f.col("target"))
-    routed = routed.mapInArrow(same, "id long, target int")
-    routed.union(routed).observe("seen", f.count(f.lit(1))).collect()
-    routed.toArrow()
+    for each in (lean_session(session), session):
+        numbers = each.range(100, numPartitions=2).mapInArrow(same, "id long")
+        target = (f.col("id") % 2).cast("int")
+        routed = numbers.withColumn("target", target).repartitionById(2, f.col("target"))
+        routed = routed.sortWithinPartitions("id").mapInArrow(same, "id long, target int")
+        routed.unionAll(routed).observe("seen", f.count(f.lit(1))).collect()
+        routed.toArrow()
     counted = routed.groupBy("target").agg(f.count("*").alias("n"), f.sum("id"))
     counted.join(f.broadcast(routed), "target").orderBy("id").limit(5).collect()
     for source in ("parquet", "json", "csv"):
