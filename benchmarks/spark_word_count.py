@@ -115,7 +115,7 @@ def native(engine: SparkEngine, path: Path) -> dict[str, int]:
     return dict(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
-def main(megabytes: int = 100, repeats: int = 3) -> None:
+def main(megabytes: int = 100, repeats: int = 7) -> None:
     with sample_text(megabytes) as path, SparkEngine(f"local[{CORES}]") as engine:
         versions = {
             "pipeline": pipeline,
