@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
+from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.aggregate import AggregateOperation
@@ -24,10 +24,10 @@ from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.deadlines import MAX_STALE, push_all
-from jetlet.processors.incremental import MAIN, IncrementalProcessor, TableChange, Tables
+from jetlet.processors.event_state import EventStateProcessor
+from jetlet.processors.incremental import MAIN, TableChange, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_key
-from jetlet.processors.state_saver import SavedTime, StateSaver
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
 
 __all__ = ["ExpiringStateProcessor", "expiring_rolling", "expiring_stateful"]
@@ -44,7 +44,7 @@ Entry = list[Any]
 AddKey = Callable[[Any, int], Entry]
 
 
-class ExpiringStateProcessor(IncrementalProcessor):
+class ExpiringStateProcessor(EventStateProcessor):
     """Events in, events out, with a state per key.
 
     ``create_fn()`` makes the state of a key; ``write`` writes the statements that deal with an
@@ -63,7 +63,7 @@ class ExpiringStateProcessor(IncrementalProcessor):
     and leaves over the edge ``late_ordinal`` if there is one.
     """
 
-    live = ("_entries", "_deadlines", "_numbers", "_watermark")
+    live = ("_entries", "_deadlines", "_numbers", "_time")
 
     def __init__(
         self,
@@ -78,13 +78,12 @@ class ExpiringStateProcessor(IncrementalProcessor):
         policy: ErrorPolicy,
         data_ordinals: Ordinals = None,
     ) -> None:
-        super().__init__(data_ordinals)
+        super().__init__(data_ordinals, late_ordinal)
         self._kind = kind
         self._create_fn = create_fn
         self._key_fn = key_fn
         self._ttl = ttl
         self._on_evict = on_evict
-        self._late_ordinal = late_ordinal
         self._policy = replace(policy, takes_events=True)
         self._key_policy = replace(policy, takes_events=False)
         self.schema_version = getattr(create_fn, "schema_version", 1)
@@ -97,10 +96,7 @@ class ExpiringStateProcessor(IncrementalProcessor):
         past that time, and comes later if there have been events since. There may be others, of
         keys that are gone."""
         self._numbers = count()
-        self._watermark = MIN_TIMESTAMP
-        self._saved_time = SavedTime()
         self._checks_keys = False
-        self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -113,15 +109,13 @@ class ExpiringStateProcessor(IncrementalProcessor):
         it = iter(batch)
         try:
             apply = self._apply if self._policy.fails else self._apply_or_reject
-            out, late = apply(self._entries, it, self._watermark, self._add)
+            out, late = apply(self._entries, it, self._time, self._add)
         except Exception as error:
             event = item_at(batch, it)
             raise self._policy.failure(event) from self._cause(error, event)
         self.send(out)
         if late:
-            self.context.count("late_events", len(late))
-            if self._late_ordinal is not None:
-                self._outgoing.append((late, self._late_ordinal))
+            self._drop_late(late)
 
     def _apply_or_reject(
         self, entries: dict[Any, Entry], events: Iterable[Any], watermark: int, add: AddKey
@@ -153,8 +147,8 @@ class ExpiringStateProcessor(IncrementalProcessor):
     # --- Dropping states --------------------------------------------------------------------
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
-        if watermark.timestamp > self._watermark:
-            self._watermark = watermark.timestamp
+        if watermark.timestamp > self._time:
+            self._time = watermark.timestamp
             self._emitting = self._evict(watermark.timestamp)
         return self._emit() and self.outbox.offer(watermark)
 
@@ -210,7 +204,7 @@ class ExpiringStateProcessor(IncrementalProcessor):
 
     def _saved(self) -> Iterator[tuple[Any, Any]]:
         yield from self._entries.items()
-        yield SavedTime.entry(self.context.global_index, self._watermark)
+        yield self._time_entry()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, value in inbox:
@@ -225,13 +219,6 @@ class ExpiringStateProcessor(IncrementalProcessor):
     @property
     def tables(self) -> Tables:
         return {MAIN: self._entries}
-
-    @property
-    def time(self) -> int:
-        return self._watermark
-
-    def apply_time(self, time: int) -> None:
-        self._watermark = time
 
     def track_changes(self) -> None:
         super().track_changes()
@@ -259,10 +246,6 @@ class ExpiringStateProcessor(IncrementalProcessor):
         if self._upgrade is None:
             return super().upgrade(old_version, state)
         return [self._upgrade(old_version, state[_STATE]), state[_TIME]]
-
-    def finish_snapshot_restore(self) -> bool:
-        self._watermark = self._saved_time.restored(self._watermark)
-        return True
 
 
 def expiring_stateful(

@@ -63,10 +63,10 @@ from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.deadlines import MAX_STALE, push_all
-from jetlet.processors.incremental import IncrementalProcessor, TableChange, Tables
+from jetlet.processors.event_state import EventStateProcessor
+from jetlet.processors.incremental import TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
-from jetlet.processors.state_saver import SavedTime, StateSaver
 
 __all__ = ["IntervalJoinProcessor"]
 
@@ -80,7 +80,7 @@ SLACK: Final = 64
 """Events of a key between two looks for those that are of no more use."""
 
 
-class IntervalJoinProcessor(IncrementalProcessor):
+class IntervalJoinProcessor(EventStateProcessor):
     """Events of ordinals 0 and 1 in; out come events with the results of pairs.
 
     Two events are a pair if their keys, by ``key_fns``, are equal, and the time of the second is
@@ -92,7 +92,7 @@ class IntervalJoinProcessor(IncrementalProcessor):
     ``to_output`` fails, or an item that has no key.
     """
 
-    live = ("_sides", "_deadlines", "_numbers", "_watermark")
+    live = ("_sides", "_deadlines", "_numbers", "_time")
 
     def __init__(
         self,
@@ -105,9 +105,8 @@ class IntervalJoinProcessor(IncrementalProcessor):
         policy: ErrorPolicy | None = None,
         data_ordinals: Ordinals = None,
     ) -> None:
-        super().__init__(data_ordinals)
+        super().__init__(data_ordinals, late_ordinal)
         self._key_fns = key_fns
-        self._late_ordinal = late_ordinal
         self._policy = replace(policy or ErrorPolicy("interval-join"), takes_events=False)
         # Where the partners of an event are, from its own time on; an event is of no more use when
         # the watermark is past the second bound.
@@ -120,10 +119,7 @@ class IntervalJoinProcessor(IncrementalProcessor):
         watermark is past that time, and comes later if there have been events since. There may be
         others, of keys that are gone."""
         self._numbers = count()
-        self._watermark = MIN_TIMESTAMP
-        self._saved_time = SavedTime()
         self._checks_keys = False
-        self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -147,7 +143,7 @@ class IntervalJoinProcessor(IncrementalProcessor):
     def _join(self, ordinal: int, batch: Sequence[Any]) -> Output:
         mine, others = self._sides[ordinal], self._sides[1 - ordinal]
         deadlines, (_, last_use) = self._deadlines[ordinal], self._bounds[ordinal]
-        watermark = self._watermark
+        watermark = self._time
         late: list[Any] = []
 
         def keep(key: Any, time: int, item: Any) -> None:
@@ -179,15 +175,13 @@ class IntervalJoinProcessor(IncrementalProcessor):
             if self._is_turn_over():
                 yield None
         if late:
-            self.context.count("late_events", len(late))
-            if self._late_ordinal is not None:
-                self._outgoing.append((late, self._late_ordinal))
+            self._drop_late(late)
 
     # --- Forgetting -------------------------------------------------------------------------
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
-        if watermark.timestamp > self._watermark:
-            self._watermark = watermark.timestamp
+        if watermark.timestamp > self._time:
+            self._time = watermark.timestamp
             self._emitting = self._forget(watermark.timestamp)
         return self._emit() and self.outbox.offer(watermark)
 
@@ -227,7 +221,7 @@ class IntervalJoinProcessor(IncrementalProcessor):
         for key, kept in second.items():
             if key not in first:
                 yield key, (None, kept)
-        yield SavedTime.entry(self.context.global_index, self._watermark)
+        yield self._time_entry()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, value in inbox:
@@ -241,22 +235,11 @@ class IntervalJoinProcessor(IncrementalProcessor):
                     side[key] = kept
                     heappush(deadlines, (kept[0][-1] + last_use, next(self._numbers), key))
 
-    def finish_snapshot_restore(self) -> bool:
-        self._watermark = self._saved_time.restored(self._watermark)
-        return True
-
     # --- Changes ----------------------------------------------------------------------------
 
     @property
     def tables(self) -> Tables:
         return dict(enumerate(self._sides))
-
-    @property
-    def time(self) -> int:
-        return self._watermark
-
-    def apply_time(self, time: int) -> None:
-        self._watermark = time
 
     def track_changes(self) -> None:
         super().track_changes()

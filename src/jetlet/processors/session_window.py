@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
+from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
@@ -21,10 +21,10 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
 from jetlet.processors.deadlines import MAX_STALE, push_all
-from jetlet.processors.incremental import MAIN, IncrementalProcessor, TableChange, Tables
+from jetlet.processors.event_state import EventStateProcessor
+from jetlet.processors.incremental import MAIN, TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
-from jetlet.processors.state_saver import SavedTime, StateSaver
 
 KeyFn = Callable[[Any], Any]
 
@@ -33,7 +33,7 @@ Session = list[Any]
 """``[start, end, accumulator]``; ``end`` is the time of the last event plus the gap."""
 
 
-class SessionWindowProcessor(IncrementalProcessor):
+class SessionWindowProcessor(EventStateProcessor):
     """Events in, sessions out. The operation needs ``combine``, for sessions that grow together.
 
     ``key_fns`` has a function per input, or is ``None`` for sessions of all events. Results have
@@ -41,7 +41,7 @@ class SessionWindowProcessor(IncrementalProcessor):
     that late events leave over; without one they are only counted.
     """
 
-    live = ("_sessions", "_deadlines", "_numbers", "_watermark")
+    live = ("_sessions", "_deadlines", "_numbers", "_time")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SessionWindowProcessor(IncrementalProcessor):
         step: str = "window-and-aggregate",
         data_ordinals: Ordinals = None,
     ) -> None:
-        super().__init__(data_ordinals)
+        super().__init__(data_ordinals, late_ordinal)
         assert operation.combine is not None
         self._step = step
         self._window = window
@@ -66,16 +66,12 @@ class SessionWindowProcessor(IncrementalProcessor):
             else [None if fn is whole_item else fn for fn in key_fns]
         )
         self._emits_events = emits_events
-        self._late_ordinal = late_ordinal
         self._sessions: dict[Any, list[Session]] = {}
         """Open sessions by key, ordered by time; nearly always one."""
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (end, number, key); a session that has grown since is put there again."""
         self._numbers = count()
-        self._watermark = MIN_TIMESTAMP
-        self._saved_time = SavedTime()
         self._next_early = 0
-        self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -85,7 +81,7 @@ class SessionWindowProcessor(IncrementalProcessor):
     # --- Taking events ----------------------------------------------------------------------
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        gap, watermark = self._window.gap, self._watermark
+        gap, watermark = self._window.gap, self._time
         accumulate, create = self._operation.accumulate[ordinal], self._operation.create
         key_fn = self._key_fns[ordinal]
         sessions = self._sessions
@@ -109,9 +105,7 @@ class SessionWindowProcessor(IncrementalProcessor):
         except Exception as error:
             raise ItemFailedError(item, self._step) from lookup_error(error, item, [key_fn])
         if late:
-            self.context.count("late_events", len(late))
-            if self._late_ordinal is not None:
-                self._outgoing.append((late, self._late_ordinal))
+            self._drop_late(late)
 
     def _add(self, key: Any, session: Session) -> None:
         """Put a session among those of its key; join it with those that it meets."""
@@ -140,11 +134,11 @@ class SessionWindowProcessor(IncrementalProcessor):
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
         # A session that ends at the watermark may still be joined by an event of that time.
-        if self._emitting is None and watermark.timestamp > self._watermark:
+        if self._emitting is None and watermark.timestamp > self._time:
             self._emitting = self._ended(watermark.timestamp)
         if not self._emit():
             return False
-        self._watermark = max(self._watermark, watermark.timestamp)
+        self._time = max(self._time, watermark.timestamp)
         return self.outbox.offer(watermark)
 
     def complete(self) -> bool:
@@ -227,7 +221,7 @@ class SessionWindowProcessor(IncrementalProcessor):
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         yield from self._sessions.items()
-        yield SavedTime.entry(self.context.global_index, self._watermark)
+        yield self._time_entry()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
@@ -238,22 +232,11 @@ class SessionWindowProcessor(IncrementalProcessor):
             for session in state:
                 heappush(self._deadlines, (session[_END], next(self._numbers), key))
 
-    def finish_snapshot_restore(self) -> bool:
-        self._watermark = self._saved_time.restored(self._watermark)
-        return True
-
     # --- Changes ----------------------------------------------------------------------------
 
     @property
     def tables(self) -> Tables:
         return {MAIN: self._sessions}
-
-    @property
-    def time(self) -> int:
-        return self._watermark
-
-    def apply_time(self, time: int) -> None:
-        self._watermark = time
 
     def track_changes(self) -> None:
         super().track_changes()

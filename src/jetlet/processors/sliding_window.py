@@ -23,7 +23,7 @@ from types import NoneType
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
+from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
 from jetlet.core.processor import ProcessorContext
@@ -32,9 +32,10 @@ from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
 from jetlet.processors.base import Output
-from jetlet.processors.incremental import IncrementalProcessor, TableChange, Tables
+from jetlet.processors.event_state import EventStateProcessor
+from jetlet.processors.incremental import TableChange, Tables
 from jetlet.processors.item_failure import item_failure, lookup_error
-from jetlet.processors.state_saver import SavedTime, StateSaver, is_plain
+from jetlet.processors.state_saver import is_plain
 from jetlet.processors.window_loops import FrameLoop, ResultLoop, frame_loop, result_loop
 
 Operation = AggregateOperation[Any, Any, Any]
@@ -71,7 +72,7 @@ def frame_key(frame: Frame) -> PartitionId:
     return frame.key
 
 
-class SlidingWindowProcessor(IncrementalProcessor):
+class SlidingWindowProcessor(EventStateProcessor):
     """Events or frames in, frames or windows out.
 
     ``key_fns`` has a function per input, or is ``None`` for windows over all events. With
@@ -81,7 +82,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
     that late events leave over; without one they are only counted.
     """
 
-    live = ("_frames", "_sliding", "_last", "_done_upto")
+    live = ("_frames", "_sliding", "_last", "_time")
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
         step: str = "window-and-aggregate",
         data_ordinals: Ordinals = None,
     ) -> None:
-        super().__init__(data_ordinals)
+        super().__init__(data_ordinals, late_ordinal)
         self._step = step
         self._window = window
         self._operation = operation
@@ -105,7 +106,6 @@ class SlidingWindowProcessor(IncrementalProcessor):
         self._takes_frames = takes_frames
         self._emits_frames = emits_frames
         self._target_parallelism = target_parallelism
-        self._late_ordinal = late_ordinal
         self._add_keyed = self._frame_loops()
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
         self._slides = window.size > window.slide
@@ -119,21 +119,18 @@ class SlidingWindowProcessor(IncrementalProcessor):
         finish = operation.export if self._deducts else operation.finish
         self._results = result_loop(finish, name, emits_events=emits_events)
         self._early_results = result_loop(operation.export, name, emits_events=emits_events)
+        # Windows that end up to the processor's time have been emitted; so have frames.
         self._frames: dict[int, Table] = {}
         """By end: those that are still to come in a window, and those in the current one."""
         self._sliding: Table = {}
         """With ``deduct``: what the current window holds."""
         self._last: dict[Any, int] = {}
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
-        self._done_upto = MIN_TIMESTAMP
-        """Windows that end up to here have been emitted; so have frames."""
-        self._saved_time = SavedTime()
         self._worked = 0
         """Keys since the last look at the clock."""
         self._next_early = 0
         self._partitioner: Partitioner | None = None
         self._checks_keys = False
-        self._saver = StateSaver()
         self._later: list[tuple[int, Table]] = []
         """Frames that are saved while the processor goes on."""
 
@@ -167,7 +164,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
             return
         events = iter(batch)
         try:
-            late = self._add_keyed[ordinal](self._frames, events, self._done_upto)
+            late = self._add_keyed[ordinal](self._frames, events, self._time)
         except Exception as error:
             item = item_failure(batch, events, self._step).item[1]  # type: ignore[index]
             cause = lookup_error(error, item, [self._key_fns[ordinal]])
@@ -189,7 +186,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
             self._add_items(ordinal, (index + 1) * slide, items)
 
     def _add_items(self, ordinal: int, end: int, items: Sequence[Any]) -> None:
-        if end <= self._done_upto:
+        if end <= self._time:
             self._drop_late(items)
             return
         table = self._frames.setdefault(end, {})
@@ -211,13 +208,8 @@ class SlidingWindowProcessor(IncrementalProcessor):
                 return item
         return items[0]
 
-    def _drop_late(self, items: Sequence[Any]) -> None:
-        self.context.count("late_events", len(items))
-        if self._late_ordinal is not None:
-            self._outgoing.append((items, self._late_ordinal))
-
     def _add_frame(self, end: int, table: Table) -> None:
-        if end <= self._done_upto:
+        if end <= self._time:
             # The windows it belongs to are gone. Its items are not to be had any more.
             count = self._operation.item_count
             lost = len(table) if count is None else sum(map(count, table.values()))
@@ -243,7 +235,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
     def _begin(self, timestamp: int) -> None:
         """Begin to emit all that is complete at ``timestamp``."""
         upto = timestamp - timestamp % self._window.slide
-        if self._emitting is None and upto > self._done_upto:
+        if self._emitting is None and upto > self._time:
             self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
 
     def _in_slices(self, table: Table, use: Callable[[Iterator[tuple[Any, Any]]], None]) -> Output:
@@ -261,7 +253,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
 
     def _frames_upto(self, upto: int) -> Output:
         yield from self._frames_out([end for end in self._frames if end <= upto])
-        self._done_upto = upto
+        self._time = upto
 
     def _frames_out(self, ends: Sequence[int]) -> Output:
         if self._partitioner is not None:
@@ -306,9 +298,9 @@ class SlidingWindowProcessor(IncrementalProcessor):
         size, slide, frames = self._window.size, self._window.slide, self._frames
         ends = sorted(frames)
         # Frames from `tail` on, up to `head`, are in the window emitted last.
-        tail, head = 0, bisect_right(ends, self._done_upto)
+        tail, head = 0, bisect_right(ends, self._time)
         while True:
-            end = self._done_upto + slide
+            end = self._time + slide
             if tail == head:
                 if head == len(ends):
                     break
@@ -328,8 +320,8 @@ class SlidingWindowProcessor(IncrementalProcessor):
                 if self._deducts:
                     yield from self._trail(ends[tail], trailing)
                 tail += 1
-            self._done_upto = end
-        self._done_upto = max(self._done_upto, upto)
+            self._time = end
+        self._time = max(self._time, upto)
 
     def _window_out(self, start: int, end: int, leading: Table | None) -> Output:
         """The results of one window, whose last frame is ``leading``."""
@@ -409,7 +401,7 @@ class SlidingWindowProcessor(IncrementalProcessor):
         """What each window holds that is not complete and has any events."""
         size, slide, frames = self._window.size, self._window.slide, self._frames
         ends = sorted(frames)
-        end = self._done_upto
+        end = self._time
         while ends:
             end += slide
             first = bisect_right(ends, end - size)
@@ -446,14 +438,14 @@ class SlidingWindowProcessor(IncrementalProcessor):
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         """What has to be saved at once; the rest is put aside for later."""
         for end, table in self._frames.items():
-            if end <= self._done_upto:
+            if end <= self._time:
                 self._later.append((end, table))  # it does not change any more
             elif is_plain(table.values()):
                 self._later.append((end, dict(table)))
             else:
                 for key, value in table.items():
                     yield key, (end, value)
-        yield SavedTime.entry(self.context.global_index, self._done_upto)
+        yield self._time_entry()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         frames = self._frames
@@ -468,13 +460,13 @@ class SlidingWindowProcessor(IncrementalProcessor):
             table[key] = value
 
     def finish_snapshot_restore(self) -> bool:
-        self._done_upto = self._saved_time.restored(self._done_upto)
+        super().finish_snapshot_restore()
         if self._deducts and self._emitting is None and self.touched is None:
             self._emitting = self._rebuild()
         return self._emit()
 
     def _rebuild(self) -> Output:
-        for end in sorted(end for end in self._frames if end <= self._done_upto):
+        for end in sorted(end for end in self._frames if end <= self._time):
             yield from self._lead(end, self._frames[end])
 
     # --- Changes ----------------------------------------------------------------------------
@@ -485,13 +477,6 @@ class SlidingWindowProcessor(IncrementalProcessor):
         if not self._deducts:
             return self._frames
         return {**self._frames, SLIDING: self._sliding, LAST: self._last}
-
-    @property
-    def time(self) -> int:
-        return self._done_upto
-
-    def apply_time(self, time: int) -> None:
-        self._done_upto = time
 
     def track_changes(self) -> None:
         super().track_changes()
