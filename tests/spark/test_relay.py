@@ -6,6 +6,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,6 @@ from jetlet.spark.relay import NoiseFilter, OutputRelay
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 HEADER = "Traceback (most recent call last):\n"
 DAEMON = (
@@ -65,8 +64,17 @@ def test_an_unfinished_line_is_shown_at_once() -> None:
 
 def test_an_unfinished_traceback_is_shown_in_the_end() -> None:
     noise = NoiseFilter()
-    assert noise.feed(HEADER + DAEMON + "    co") == ""
-    assert noise.finish() == HEADER + DAEMON + "    co"
+    assert noise.feed(HEADER + DAEMON + USERS + "    co") == ""
+    assert noise.finish() == HEADER + DAEMON + USERS + "    co"
+
+
+@pytest.mark.parametrize("end", ["", HEADER, HEADER[:5], DAEMON, DAEMON + "    co"])
+def test_unless_it_is_of_a_worker_that_was_killed_with_the_jvm(end: str) -> None:
+    assert shown("a\n", HEADER + end) == "a\n"
+
+
+def test_what_was_printed_in_the_midst_of_it_is_shown() -> None:
+    assert shown(HEADER + DAEMON, "dots") == "dots"
 
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), cuts=st.lists(st.integers(0, 400)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NoiseFilter", "OutputRelay"]
 
 _HEADER = "Traceback (most recent call last):\n"
-_FRAME = re.compile(r'\s+File "([^"]*)"')
+_FRAME = re.compile(r' +File "([^"]*)"')
 #: PySpark's part of a Python worker, in a directory or in a zip.
 _PYSPARK = re.compile(r"/pyspark/(daemon|worker\w*|serializers)\.py$")
 _HUNG_UP = ("BrokenPipeError", "ConnectionResetError")
@@ -93,11 +93,15 @@ class NoiseFilter:
         return "".join(shown)
 
     def finish(self) -> str:
-        """What is still held back when nothing more comes."""
-        left = "".join([*self._held, self._rest])
-        self._held.clear()
-        self._rest = ""
-        return left
+        """What is still held back when nothing more comes.
+
+        A worker may be killed, when the JVM is, while it complains that the JVM is gone.
+        """
+        held, self._held = self._held, []
+        rest, self._rest = self._rest, ""
+        if held and _is_pysparks(held):
+            return "" if not rest or _may_be_traceback(rest) else rest
+        return "".join([*held, rest])
 
     def _line(self, line: str) -> list[str]:
         if self._inside_line:
@@ -107,9 +111,13 @@ class NoiseFilter:
             self._held.append(line)
             return []
         held, self._held = self._held, []
-        frames = [found[1] for found in map(_FRAME.match, held) if found]
-        ours = all(_PYSPARK.search(path) for path in frames)
-        return [] if frames and ours and line.startswith(_HUNG_UP) else [*held, line]
+        has_frames = any(map(_FRAME.match, held))
+        is_noise = has_frames and _is_pysparks(held) and line.startswith(_HUNG_UP)
+        return [] if is_noise else [*held, line]
+
+
+def _is_pysparks(traceback: list[str]) -> bool:
+    return all(_is_pyspark_frame(line) for line in traceback if _FRAME.match(line))
 
 
 def _is_pyspark_frame(line: str) -> bool:
