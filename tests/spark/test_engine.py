@@ -102,6 +102,21 @@ def test_spark_compiles_what_users_have_it_do_and_nothing_else(engine):
     assert all("* Filter" in plan for plan in theirs)
 
 
+def test_a_session_that_was_stopped_is_told_of(engine, monkeypatch):
+    p, _ = count()
+    monkeypatch.setattr(engine.session.sparkContext, "_jsc", None)
+    with pytest.raises(PlanningError, match="session was stopped; make a new SparkEngine"):
+        engine.submit(p)
+
+
+def test_frames_of_users_stay_in_their_session(engine):
+    p, _ = count()
+    engine.submit(p).join(90)
+    frame = engine.session.sparkContext.parallelize([(1,)]).toDF(["a"])
+    assert frame.sparkSession is engine.session
+    assert active_session() is engine.session
+
+
 def test_a_job_sees_what_the_session_is_set_to_by_then(engine):
     key = "spark.sql.pyspark.jvmStacktrace.enabled"
     found = engine.session.conf.get(key)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.vertex import Vertex
@@ -194,7 +195,6 @@ class SparkEngine:
         layout = Layout(dag, parallelism, slots.count)
         snapshots = None
         if config.snapshot_dir is not None:
-            from jetlet.core.clock import SYSTEM_CLOCK
             from jetlet.jobs.job_snapshots import JobSnapshots
 
             snapshots = JobSnapshots(dag, name, config, layout, SYSTEM_CLOCK)
@@ -227,6 +227,9 @@ class SparkEngine:
     def _check_open(self) -> None:
         if self._is_closed:
             raise PlanningError("the engine is closed; make a new SparkEngine()")
+        context = context_of(self.session)
+        if context is not None and context._jsc is None:
+            raise PlanningError("the Spark session was stopped; make a new SparkEngine()")
 
     def _width(self, dag: DAG, config: JobConfig) -> Width:
         """Plan the splits of the sources; have no more reading tasks than there are splits."""

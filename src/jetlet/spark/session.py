@@ -190,9 +190,13 @@ def lean_session(session: SparkSession) -> SparkSession:
     """
     if not hasattr(session, "_jsparkSession"):
         return session
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
+    users_to_frame = RDD.toDF
     lean = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    # It would be that of the newest session.
+    RDD.toDF = users_to_frame  # type: ignore[method-assign]
     for key, value in LEAN_SETTINGS.items():
         lean.conf.set(key, value)
     return lean
