@@ -20,6 +20,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,10 @@ Spark needs Java {MINIMUM_JAVA} or newer. Any one of these helps:
     export JAVA_HOME=/path/to/a/newer/java       if there is one already
 Without Spark no Java is needed: run(on="embedded")."""
 
+#: A process that one thread starts inherits, for a moment, the file that another is writing; and
+#: a file that somebody could write to cannot be run.
+_lock = threading.Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class Java:
@@ -79,13 +84,14 @@ class Java:
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """The first Java of JAVA_HOME, PATH and the ``java`` extra that is recent enough."""
     rejected: list[str] = []
-    for origin, executable, home in _candidates(environ):
-        found = _inspect(origin, executable, home)
-        if isinstance(found, Java):
-            for reason in rejected:
-                logger.warning("%s; using %s (%s) instead", reason, executable, origin)
-            return found
-        rejected.append(found)
+    with _lock:
+        for origin, executable, home in _candidates(environ):
+            found = _inspect(origin, executable, home)
+            if isinstance(found, Java):
+                for reason in rejected:
+                    logger.warning("%s; using %s (%s) instead", reason, executable, origin)
+                return found
+            rejected.append(found)
     what = "No Java found." if not rejected else "No Java is recent enough: " + "; ".join(rejected)
     raise MissingDependencyError(f"{what}\n{_REMEDY}")
 
