@@ -8,22 +8,13 @@ with MetricsServer(port=9464) as server, EmbeddedEngine() as engine:
 
 from __future__ import annotations
 
-import logging
-import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from jetlet.errors import InvalidArgumentError
-from jetlet.metrics.exposition import CONTENT_TYPE, ExposedJob, exposition
+from jetlet.errors import InvalidArgumentError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from http.server import ThreadingHTTPServer
-
-logger = logging.getLogger("jetlet.metrics")
-
-PATH: Final = "/metrics"
-TIMEOUT: Final = 5.0
-"""Seconds that a client has to say what it wants."""
+    from jetlet.metrics.job_collector import ExposedJob
 
 
 class MetricsServer:
@@ -31,43 +22,45 @@ class MetricsServer:
 
     It listens once it is made; port 0 is a free one, and :attr:`port` says which. A job is looked
     at only when somebody asks. Raises :class:`~jetlet.errors.InvalidArgumentError` if the port is
-    taken. All methods may be called from any thread.
+    taken. All methods may be called from any thread. Needs ``pip install 'jetlet[prometheus]'``.
     """
 
     def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
-        self.host = host
-        self._jobs: list[ExposedJob] = []
         try:
-            self._server = _listen(host, port, self)
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise MissingDependencyError(
+                "serving metrics needs prometheus_client: pip install 'jetlet[prometheus]'"
+            ) from None
+        from jetlet.metrics.job_collector import JobCollector
+
+        self.host = host
+        self._collector = JobCollector()
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"cannot serve metrics at port {port} of {host}: "
                 f"{getattr(error, 'strerror', None) or error}; choose another port, or 0 for a "
                 f"free one"
             ) from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="jetlet-metrics", daemon=True
-        )
-        self._thread.start()
+        self.port: int = self._server.server_port
 
     @property
     def url(self) -> str:
         """Where a scrape goes."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{PATH}"
+        return f"http://{host}:{self.port}/metrics"
 
     def add(self, job: ExposedJob) -> None:
         """Expose a job from now on, also after its end."""
-        self._jobs = [*self._jobs, job]
+        self._collector.jobs.append(job)
 
     def remove(self, job: ExposedJob) -> None:
         """Forget a job."""
-        self._jobs = [each for each in self._jobs if each is not job]
-
-    def page(self) -> str:
-        """What a scrape gets."""
-        return exposition(self._jobs)
+        self._collector.jobs = [each for each in self._collector.jobs if each is not job]
 
     def close(self) -> None:
         """Serve no more; idempotent."""
@@ -85,57 +78,3 @@ class MetricsServer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _listen(host: str, port: int, source: MetricsServer) -> ThreadingHTTPServer:
-    # Imported when needed: it brings a good part of the standard library with it.
-    import socket
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-    from socketserver import TCPServer
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = TIMEOUT
-        server_version = "jetlet"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            self._answer(with_body=True)
-
-        def do_HEAD(self) -> None:
-            self._answer(with_body=False)
-
-        def _answer(self, *, with_body: bool) -> None:
-            if self.path.partition("?")[0] != PATH:
-                self.send_error(404, f"metrics are at {PATH}")
-                return
-            try:
-                body = source.page().encode()
-            except Exception:
-                logger.exception("cannot tell the metrics")
-                self.send_error(500)
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            logger.debug(format, *args)
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def server_bind(self) -> None:
-            # Not the one of HTTPServer: that looks up the host's name, which may take seconds.
-            TCPServer.server_bind(self)
-            self.server_name, self.server_port = host, self.server_address[1]
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            # A client that went away is not worth a traceback on the terminal.
-            logger.debug("a request for metrics from %s failed", client_address)
-
-    return Server((host, port), Handler)

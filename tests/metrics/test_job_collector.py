@@ -1,18 +1,15 @@
-"""The text that Prometheus gets, read by its own parser."""
+"""What Prometheus gets of jobs."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item
-from jetlet.metrics.exposition import BUCKETS_NS, exposition
+from jetlet.metrics.job_collector import BUCKETS_NS, JobCollector
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
-
-ODD = 'a "quoted" \\ name\nof two lines, {with="all"} of it'
 
 
 class FakeJob:
@@ -27,9 +24,9 @@ class FakeJob:
         return JobMetrics(**{"rows": (), **self._metrics})
 
 
-def parse(text):
-    families = list(text_string_to_metric_families(text))
-    # The parser takes families that are torn apart or told twice; Prometheus does not.
+def collect(*jobs):
+    families = list(JobCollector(jobs).collect())
+    # Prometheus refuses families that are torn apart and series that are told twice.
     names = [family.name for family in families]
     assert len(names) == len(set(names))
     series = [(s.name, tuple(s.labels.items())) for family in families for s in family.samples]
@@ -37,10 +34,10 @@ def parse(text):
     return families
 
 
-def samples(text):
+def samples(*jobs):
     return {
         (s.name, *(v for k, v in s.labels.items() if not k.startswith("job_"))): s.value
-        for family in parse(text)
+        for family in collect(*jobs)
         for s in family.samples
     }
 
@@ -50,7 +47,6 @@ def tasklet():
     metrics = TaskletMetrics("map", 0)
     metrics.received = 12
     metrics.count("late_events", 3)
-    metrics.count(ODD, 1)
     for elapsed_ns in (900, 5_000_000, 60_000_000_000):
         metrics.calls += 1
         metrics.busy_ns += elapsed_ns
@@ -59,12 +55,8 @@ def tasklet():
     return metrics
 
 
-def test_nothing_to_tell_is_an_empty_page():
-    assert exposition([]) == ""
-
-
 def test_values_of_a_vertex(tasklet):
-    values = samples(exposition([FakeJob(rows=[("map", tasklet.snapshot())])]))
+    values = samples(FakeJob(rows=[("map", tasklet.snapshot())]))
     assert values["jetlet_job_running",] == 1
     assert values["jetlet_job_submitted_timestamp_seconds",] == 1234.5
     assert values["jetlet_vertex_received_items_total", "map"] == 12
@@ -74,7 +66,7 @@ def test_values_of_a_vertex(tasklet):
 
 
 def test_calls_are_a_histogram_with_the_same_buckets_always(tasklet):
-    families = {f.name: f for f in parse(exposition([FakeJob(rows=[("map", tasklet.snapshot())])]))}
+    families = {f.name: f for f in collect(FakeJob(rows=[("map", tasklet.snapshot())]))}
     family = families["jetlet_vertex_call_duration_seconds"]
     assert family.type == "histogram"
     buckets = {s.labels["le"]: s.value for s in family.samples if s.name.endswith("_bucket")}
@@ -90,22 +82,14 @@ def test_calls_are_a_histogram_with_the_same_buckets_always(tasklet):
 
 
 def test_what_never_had_a_watermark_has_no_lag():
-    values = samples(exposition([FakeJob(rows=[("map", TaskletMetrics("map", 0).snapshot())])]))
+    values = samples(FakeJob(rows=[("map", TaskletMetrics("map", 0).snapshot())]))
     assert not any("watermark" in name for name, *_ in values)
-
-
-def test_names_are_escaped(tasklet):
-    text = exposition([FakeJob(ODD, rows=[(ODD, tasklet.snapshot())])])
-    labels = [s.labels for family in parse(text) for s in family.samples]
-    assert all(each["job_name"] == ODD for each in labels)
-    assert {each["vertex"] for each in labels if "vertex" in each} == {ODD}
-    assert ODD in {each.get("event") for each in labels}
 
 
 def test_several_jobs_of_one_name_are_told_apart(tasklet):
     rows = [("map", tasklet.snapshot())]
-    text = exposition([FakeJob(job_id="1", rows=rows), FakeJob(job_id="2", rows=rows)])
-    running = next(f for f in parse(text) if f.name == "jetlet_job_running")
+    families = collect(FakeJob(job_id="1", rows=rows), FakeJob(job_id="2", rows=rows))
+    running = next(f for f in families if f.name == "jetlet_job_running")
     assert [s.labels["job_id"] for s in running.samples] == ["1", "2"]
 
 
@@ -113,7 +97,7 @@ def test_two_edges_between_the_same_vertices_are_one_series():
     row = {"edge": "a -> b", "direction": "out", "member": 0, "peer": 1}
     row |= {"items": 3, "bytes": 40, "packets": 1, "window": 8, "in_flight": 2}
     row["blocked_ns"] = 500_000_000
-    values = samples(exposition([FakeJob(edges=[row, row])]))
+    values = samples(FakeJob(edges=[row, row]))
     end = ("a -> b", "out", "0", "1")
     assert values["jetlet_edge_items_total", *end] == 6
     assert values["jetlet_edge_blocked_seconds_total", *end] == 1.0
@@ -127,7 +111,7 @@ def test_job_on_members_tells_of_all_its_parts():
     with EmbeddedEngine(members=2) as engine:
         job = engine.submit(p)
         job.join(60)
-        values = samples(exposition([job]))
+        values = samples(job)
     assert values["jetlet_job_running",] == 0
     assert values["jetlet_vertex_emitted_items_total", "items-source"] == 1000
     edges = {key: value for key, value in values.items() if key[0].startswith("jetlet_edge_")}
