@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.measure import at_most
 from jetlet import EmbeddedEngine, Pipeline, sinks, sources
-from jetlet.connectors.log import Log
+from jetlet.log import Log
 
 LIMIT_MS = 200
 RUNNING = 0.3

@@ -140,7 +140,7 @@ def main() -> None:
         print(json.dumps(way(arguments.master)))
         return
 
-    from jetlet.spark.warm_up import warm_up
+    from jetlet.spark.launch.warm_up import warm_up
 
     at = time.perf_counter()
     warm_up()

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.measure import at_most
 from jetlet.tasks import stores
-from jetlet.tasks.cached_store import CachedStore
-from jetlet.tasks.serdes import key_serde, value_serde
-from jetlet.tasks.storage import StoreContext
+from jetlet.tasks.state.cached_store import CachedStore
+from jetlet.tasks.state.container_storage import StoreContext
+from jetlet.tasks.state.serdes import key_serde, value_serde
 
 
 def microseconds(operation: Callable[[], object], count: int, repeats: int) -> float:

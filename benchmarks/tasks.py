@@ -13,12 +13,12 @@ from typing import Any
 
 from benchmarks.measure import at_least, at_most, percentiles
 from jetlet import EmbeddedEngine
-from jetlet.connectors.log import Log
 from jetlet.core.processor import ProcessorContext
-from jetlet.execution.progress import MADE_PROGRESS
+from jetlet.execution.progress_state import MADE_PROGRESS
+from jetlet.log import Log
 from jetlet.tasks import AsyncStreamTask, TaskApplication, TaskConfig, systems
-from jetlet.tasks.container_tasklet import ContainerTasklet
-from jetlet.tasks.system import System
+from jetlet.tasks.loop.container_tasklet import ContainerTasklet
+from jetlet.tasks.systems.system import System
 
 WAIT = 0.005
 THREADS = 32

@@ -245,3 +245,25 @@ def no_thread_left():
         thread.join(5)
     left = [thread for thread in left if thread.is_alive()]
     assert not left, f"left behind: {left}"
+
+
+# --- Places for files -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory):
+    """A directory for the examples of hypothesis, which overwrite each other's files."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture
+def memory_url():
+    """A URL of an empty directory in fsspec's file system in memory."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    yield "memory://data"
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
     from jetlet.pipeline.join import JoinClause
     from jetlet.pipeline.pipeline import Pipeline
-    from jetlet.pipeline.service import service, shared_service
+    from jetlet.pipeline.service_factory import service, shared_service
     from jetlet.pipeline.stage import Stage
     from jetlet.pipeline.windows import WindowResult
     from jetlet.spark.engine import SparkEngine
@@ -38,8 +38,8 @@ _HOMES = {
     "WindowResult": "jetlet.pipeline.windows",
     "entry_key": "jetlet.pipeline.functions",
     "entry_value": "jetlet.pipeline.functions",
-    "service": "jetlet.pipeline.service",
-    "shared_service": "jetlet.pipeline.service",
+    "service": "jetlet.pipeline.service_factory",
+    "shared_service": "jetlet.pipeline.service_factory",
     "whole_item": "jetlet.pipeline.functions",
 }
 _MODULES = ("agg", "sinks", "sources", "windows")

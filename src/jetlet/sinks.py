@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from jetlet.pipeline.durations import Duration
+from jetlet.core.durations import Duration
 from jetlet.pipeline.sink import Sink
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from jetlet.connectors.builders import WriterContext
     from jetlet.connectors.client import CallbackSink, CollectSink, LoggerSink
+    from jetlet.connectors.custom.builders import WriterContext
 
 __all__ = [
     "builder",
@@ -72,7 +72,7 @@ def text(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Sink[Any]:
     """Text files: a line per item, as ``to_str`` gives it."""
-    from jetlet.connectors.text import TextSink
+    from jetlet.connectors.files.text import TextSink
 
     return TextSink(
         directory,
@@ -104,7 +104,7 @@ def csv(
     header; anything else is a row of one column. ``header=[...]`` names the columns (and of a dict
     picks them), ``header=False`` leaves the header out. ``None`` is written as an empty field.
     """
-    from jetlet.connectors.csv import CsvSink
+    from jetlet.connectors.files.csv import CsvSink
 
     return CsvSink(
         directory,
@@ -135,7 +135,7 @@ def json_lines(
     strings, sets arrays. ``default`` takes the place of these rules: it gets a value that JSON has
     no form for, and returns one that it has.
     """
-    from jetlet.connectors.jsonl import JsonLinesSink
+    from jetlet.connectors.files.jsonl import JsonLinesSink
 
     return JsonLinesSink(
         directory,
@@ -162,7 +162,7 @@ def parquet(
     called ``_1``, ``_2`` and so on. A list of names as ``schema`` names the columns. Needs
     ``pip install 'jetlet[arrow]'``.
     """
-    from jetlet.connectors.parquet import ParquetSink
+    from jetlet.connectors.files.parquet import ParquetSink
 
     return ParquetSink(
         directory,
@@ -254,7 +254,7 @@ def builder(
     There is no transaction: what was written before a failure stays, and a restart writes some of
     it again, whatever the guarantee.
     """
-    from jetlet.connectors.builders import BuiltSink
+    from jetlet.connectors.custom.builders import BuiltSink
 
     return BuiltSink(
         name,
@@ -286,14 +286,14 @@ def log(
     Items with equal ``key(item)`` go to one partition and keep their order; without ``key``,
     batches take the partitions in turn. ``timestamp(item)`` is in milliseconds since 1970; without
     it, it is the time of writing. A new log has one partition unless ``partitions`` says otherwise.
-    The other options are those of :class:`jetlet.connectors.log.Log`.
+    The other options are those of :class:`jetlet.log.Log`.
 
     Items are visible as they come, stay when the job fails, and a restart appends some of them
     again. In a job with the guarantee *exactly-once* they are written aside, and appended when a
     snapshot counts, each once.
     """
-    from jetlet.connectors.log import LogOptions
-    from jetlet.connectors.log_pipeline import LogSink
+    from jetlet.connectors.log.connector import LogSink
+    from jetlet.log.log import LogOptions
 
     options = LogOptions.of(
         "sinks.log",
@@ -335,8 +335,8 @@ def kafka(
     snapshot, saved in it, and sent when it counts, in a transaction of Kafka's, each once: for
     consumers with ``"isolation.level": "read_committed"``. Needs ``pip install 'jetlet[kafka]'``.
     """
-    from jetlet.connectors.kafka_client import KafkaServers
-    from jetlet.connectors.kafka_sink import KafkaEncoding, KafkaSink
+    from jetlet.connectors.kafka.client import KafkaServers
+    from jetlet.connectors.kafka.sink import KafkaEncoding, KafkaSink
 
     return KafkaSink(
         topic,
@@ -366,8 +366,8 @@ def redis_stream(
     There is no transaction: entries are visible as they come, stay when the job fails, and a
     restart adds some of them again, whatever the guarantee. Needs ``pip install 'jetlet[redis]'``.
     """
-    from jetlet.connectors.redis_client import RedisServer
-    from jetlet.connectors.redis_sink import RedisStreamSink
+    from jetlet.connectors.redis.client import RedisServer
+    from jetlet.connectors.redis.sink import RedisStreamSink
 
     return RedisStreamSink(
         streams,
@@ -408,9 +408,9 @@ def sql(
     together with a row of the table ``jetlet_transactions``, which is made if need be: so none is
     written twice. Needs ``pip install 'jetlet[sql]'``.
     """
-    from jetlet.connectors.sql_database import SqlDatabase
-    from jetlet.connectors.sql_sink import SqlSink
-    from jetlet.connectors.sql_target import SqlTarget
+    from jetlet.connectors.sql.database import SqlDatabase
+    from jetlet.connectors.sql.sink import SqlSink
+    from jetlet.connectors.sql.target import SqlTarget
 
     return SqlSink(
         SqlDatabase.of("sinks.sql", url, settings),

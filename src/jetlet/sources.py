@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from jetlet.pipeline.durations import Duration
+from jetlet.core.durations import Duration
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stream_source import StreamSource
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
-    from jetlet.connectors.kafka_consumer import KafkaRecord
-    from jetlet.connectors.redis_source import RedisEntry
-    from jetlet.connectors.stream_builder import StreamBuffer, StreamContext
+    from jetlet.connectors.custom.stream_builder import StreamBuffer, StreamContext
+    from jetlet.connectors.kafka.consumer import KafkaRecord
+    from jetlet.connectors.redis.source import RedisEntry
 
 __all__ = [
     "batch",
@@ -74,7 +74,7 @@ def text(
     the job, with the file and the offset, unless ``errors`` says otherwise. A byte-order mark at
     the start of a file is dropped.
     """
-    from jetlet.connectors.text import TextSource
+    from jetlet.connectors.files.text import TextSource
 
     return TextSource(
         path,
@@ -164,7 +164,7 @@ def csv(
     A quoted field may have line ends in it, so a file is read by one reader. If there are none,
     say ``multiline=False``: several readers then share a big file, in pieces of ``split_size``.
     """
-    from jetlet.connectors.csv import CsvSource
+    from jetlet.connectors.files.csv import CsvSource
 
     return CsvSource(
         path,
@@ -196,7 +196,7 @@ def json_lines(
     storage_options: Mapping[str, Any] | None = None,
 ) -> BatchSource[Any]:
     """The value on each line of JSON Lines files. Blank lines are skipped; splits as in `text`."""
-    from jetlet.connectors.jsonl import JsonLinesSource
+    from jetlet.connectors.files.jsonl import JsonLinesSource
 
     return JsonLinesSource(
         path,
@@ -224,7 +224,7 @@ def parquet(
     ``pc.field("age") > 30``, or a list such as ``[("age", ">", 30)]``. Row groups whose statistics
     rule a match out are not read. Needs ``pip install 'jetlet[arrow]'``.
     """
-    from jetlet.connectors.parquet import ParquetSource
+    from jetlet.connectors.files.parquet import ParquetSource
 
     return ParquetSource(
         path,
@@ -288,7 +288,7 @@ def batch(
     connection in a ``with``. ``blocking=True`` gives each reader a thread of its own; say it when
     ``read_fn`` waits for a network.
     """
-    from jetlet.connectors.builders import BuiltBatchSource
+    from jetlet.connectors.custom.builders import BuiltBatchSource
 
     return BuiltBatchSource(
         name,
@@ -478,7 +478,7 @@ def stream(
     ``save(state)`` returns how far a partition was read, picklable, and ``restore(state, saved)``
     goes on behind that in another run; a stream that has both can be resumed.
     """
-    from jetlet.connectors.stream_builder import BuiltStreamSource
+    from jetlet.connectors.custom.stream_builder import BuiltStreamSource
 
     return BuiltStreamSource(
         name,
@@ -544,7 +544,7 @@ def tail(
     Files are looked at every ``interval``, in milliseconds. In a directory, and among what a glob
     matches, compressed files are left out.
     """
-    from jetlet.connectors.tail import TailSource
+    from jetlet.connectors.files.tail import TailSource
 
     return TailSource(
         path,
@@ -606,8 +606,8 @@ def log(
     that others write to should be opened with its ``serializer``: what is pickled is then refused
     rather than run.
     """
-    from jetlet.connectors.log import LogOptions
-    from jetlet.connectors.log_pipeline import LogSource
+    from jetlet.connectors.log.connector import LogSource
+    from jetlet.log.log import LogOptions
 
     options = LogOptions.of("sources.log", directory, partitions=partitions, serializer=serializer)
     return LogSource(
@@ -696,8 +696,8 @@ def kafka(
     ``{"security.protocol": "SSL"}``. Partitions are shared among the readers; those that a topic
     gets later are found when the job is started again. Needs ``pip install 'jetlet[kafka]'``.
     """
-    from jetlet.connectors.kafka_client import KafkaServers
-    from jetlet.connectors.kafka_source import KafkaDecoding, KafkaSource
+    from jetlet.connectors.kafka.client import KafkaServers
+    from jetlet.connectors.kafka.source import KafkaDecoding, KafkaSource
 
     return KafkaSource(
         topic,
@@ -782,8 +782,8 @@ def redis_stream(
     ``"unix:///path"``, ``settings`` the options of a connection of redis-py. When the connection is
     lost, it is made again. Needs ``pip install 'jetlet[redis]'``.
     """
-    from jetlet.connectors.redis_client import RedisServer
-    from jetlet.connectors.redis_source import RedisDecoding, RedisStreamSource
+    from jetlet.connectors.redis.client import RedisServer
+    from jetlet.connectors.redis.source import RedisDecoding, RedisStreamSource
 
     return RedisStreamSource(
         streams,

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from jetlet.cli.control_server import MAX_LINE, ControlServer
-from jetlet.connectors.log import Log
+from jetlet.log import Log
 
 PROMPT = 30.0
 JOBS = """

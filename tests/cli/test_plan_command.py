@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jetlet.cli.loading import load
-from jetlet.execution.service import default_worker_count
+from jetlet.execution.execution_service import default_worker_count
 
 WORD_COUNT = """
     from jetlet import Pipeline, agg, sinks, sources, whole_item

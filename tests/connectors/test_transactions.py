@@ -22,14 +22,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from jetlet import sinks, sources
-from jetlet.connectors.log import Log
-from jetlet.connectors.sql_database import SqlDatabase
-from jetlet.connectors.storage import FsspecStorage, LocalStorage
+from jetlet.connectors.sql.database import SqlDatabase
 from jetlet.core import ProcessorContext
 from jetlet.core.inbox import Inbox
 from jetlet.errors import InputNotFoundError
+from jetlet.log import Log
 from jetlet.processors.transactional_write import TransactionalWriteProcessor
 from jetlet.processors.write import SinkHook, SinkSupplier
+from jetlet.storage.file_systems import FsspecStorage, LocalStorage
 from jetlet.testing.outbox import CheckedOutbox
 
 ITEMS = 40

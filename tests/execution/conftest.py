@@ -10,11 +10,11 @@ from jetlet.core import Processor, ProcessorContext, SpecialItem
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import SingleTargetEdge
 from jetlet.execution.processor_tasklet import ProcessorTasklet
-from jetlet.execution.progress import DONE, NO_PROGRESS
+from jetlet.execution.progress_state import DONE, NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
-from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
-from jetlet.execution.tasklet_snapshots import TaskletSnapshots
+from jetlet.snapshots.context import EXACTLY_ONCE, SnapshotContext
 from jetlet.snapshots.state_sink import StateSink
+from jetlet.snapshots.tasklet import TaskletSnapshots
 from jetlet.testing.clock import ManualClock
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
-from jetlet.execution.event_loop import SharedEventLoop
+from jetlet.execution.shared_event_loop import SharedEventLoop
 
 PROMPT = 10.0
 

@@ -8,11 +8,12 @@ import pytest
 
 from jetlet.core import DONE, SnapshotBarrier, Watermark
 from jetlet.errors import ProcessorContractError
-from jetlet.execution import outbox, progress
+from jetlet.execution import outbox
+from jetlet.execution import progress_state as progress
 from jetlet.execution.outbox import LATER_BATCH, MAX_ITEMS_PER_CALL
 from jetlet.execution.processor_state import State
-from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS
-from jetlet.execution.snapshot_context import AT_LEAST_ONCE, EXACTLY_ONCE, ActiveSnapshot
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS
+from jetlet.snapshots.context import AT_LEAST_ONCE, EXACTLY_ONCE, ActiveSnapshot
 
 ONE_INPUT = ({},)
 TWO_INPUTS = ({}, {})

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from jetlet.core import DONE, BroadcastKey, Processor
 from jetlet.core.partitioning import assign, partition_id
 from jetlet.errors import SnapshotError
-from jetlet.execution import progress
+from jetlet.execution import progress_state as progress
 from jetlet.execution.outbound_edge import BroadcastEdge
-from jetlet.execution.progress import NO_PROGRESS
+from jetlet.execution.progress_state import NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
-from jetlet.execution.restore import EndedTasklet, Restore, RestoreTasklet, Route
-from jetlet.execution.tasklet_snapshots import TaskletSnapshots
 from jetlet.snapshots.format import REPORTS, Chunk, SnapshotRecord, VertexState
+from jetlet.snapshots.restore import EndedTasklet, Restore, RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
+from jetlet.snapshots.tasklet import TaskletSnapshots
 
 PARTITIONS = 271
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from jetlet.execution.progress import DONE, NO_PROGRESS
-from jetlet.execution.service import ExecutionService
+from jetlet.execution.execution_service import ExecutionService
+from jetlet.execution.progress_state import DONE, NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import CooperativeWorker, Pool, TaskletTracker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetlet.execution.call_reports import SLOW_CALL_NS
-from jetlet.execution.progress import DONE, MADE_PROGRESS, NO_PROGRESS, WAS_ALREADY_DONE
+from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS, WAS_ALREADY_DONE
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import (
     RESTLESS,

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import chaos_job
 
-from jetlet.connectors.log import Log
+from jetlet.log import Log
 
 TOKEN = "JETLET_CHAOS"
 """The variable in the environment by which all processes of a run are found."""
@@ -232,7 +232,7 @@ class Coordinator:
         return sorted(
             pid
             for pid, (parent, command) in processes(self._token).items()
-            if parent == self._process.pid and b"jetlet.jobs.member" in command
+            if parent == self._process.pid and b"jetlet.jobs.members.member" in command
         )
 
     def kill(self):

@@ -24,7 +24,7 @@ class Bomb:
         return (os.system, ("kill -9 $PPID",))
 
 
-def frame(kind, body, length=None):
+def message(kind, body, length=None):
     return struct.pack("!IBI", length or len(body), kind, zlib.crc32(body)) + body
 
 
@@ -40,8 +40,10 @@ def payloads(rnd, claim):
     changed[rnd.randrange(len(changed))] ^= 1 << rnd.randrange(8)
     yield bytes(changed)
     yield bomb
-    yield frame(0x10, bomb)
-    yield claim + frame(0x80, bomb) + frame(0x10, b"", 2**31 - 1) + frame(0xFF, b"", 2**32 - 1)
+    yield message(0x10, bomb)
+    yield (
+        claim + message(0x80, bomb) + message(0x10, b"", 2**31 - 1) + message(0xFF, b"", 2**32 - 1)
+    )
     yield struct.pack("!I", 2**32 - 1) * 100
     yield b""
 

@@ -18,7 +18,7 @@ import pytest
 from jetlet import EmbeddedEngine, JobStatus
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.errors import JobFailedError, RestartableError
-from jetlet.jobs import coordinator
+from jetlet.jobs.members import members_coordinator
 from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.sinks import client
 
@@ -237,7 +237,7 @@ def spin_for(seconds):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_busy_member_is_not_taken_for_a_dead_one(monkeypatch):
-    monkeypatch.setattr(coordinator, "HEARTBEAT_LIMIT", 0.8)
+    monkeypatch.setattr(members_coordinator, "HEARTBEAT_LIMIT", 0.8)
     spin = spin_for(1.5)
     got = []
     with EmbeddedEngine(members=2) as engine:

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from jetlet.core import DAG, Processor
-from jetlet.execution.event_loop import SharedEventLoop
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import SingleTargetEdge
 from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.shared_event_loop import SharedEventLoop
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.job import Job
-from jetlet.jobs.launcher import ProcessLauncher
-from jetlet.jobs.layout import Layout
+from jetlet.jobs.members.launcher import ProcessLauncher
+from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.runner import MembersRunner
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 from jetlet.network.hub import Hub
 from jetlet.network.listener import PENDING

@@ -28,7 +28,7 @@ class End:
     """One end of a connection that remembers all that happens to it."""
 
     def __init__(self):
-        self.frames = []
+        self.messages = []
         self.ready = asyncio.Event()
         self.closed = asyncio.Event()
         self.refused = asyncio.Event()
@@ -45,23 +45,23 @@ class End:
         self.connection = Connection(
             handshake,
             on_ready=lambda _: self.ready.set(),
-            on_frame=self._frame,
+            on_message=self._message,
             on_closed=self._closed,
             on_refused=refuse,
         )
         return self.connection
 
-    def _frame(self, _, kind, body):
-        self.frames.append((kind, bytes(body)))
+    def _message(self, _, kind, body):
+        self.messages.append((kind, bytes(body)))
 
     def _closed(self, _, error):
         self.error = error
         self.closed.set()
 
     async def until(self, count):
-        """Wait for so many frames."""
-        await until_true(lambda: len(self.frames) >= count)
-        return self.frames
+        """Wait for so many messages."""
+        await until_true(lambda: len(self.messages) >= count)
+        return self.messages
 
     @staticmethod
     async def soon(event):

@@ -1,4 +1,4 @@
-"""Connection: frames of every size, control ahead of data, and what ends a connection."""
+"""Connection: messages of every size, control ahead of data, and what ends a connection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from jetlet.errors import JetletError
 from jetlet.network import connection as module
-from jetlet.network.connection import DATA, HEADER, MAX_FRAME, Connection, FrameError
+from jetlet.network.connection import DATA, HEADER, MAX_MESSAGE, Connection, MessageError
 from jetlet.network.handshake import ClientHandshake, HandshakeError, ServerHandshake, new_secret
 
 SECRET = new_secret()
 
 
-def frame(kind, body, *, length=None, checksum=None):
+def message(kind, body, *, length=None, checksum=None):
     size = len(body) if length is None else length
     return HEADER.pack(size, kind, zlib.crc32(body) if checksum is None else checksum) + body
 
@@ -42,7 +42,7 @@ async def reader_and_writer(end):
     return right
 
 
-def test_frames_of_all_sizes_arrive_in_order(ends):
+def test_messages_of_all_sizes_arrive_in_order(ends):
     async def run():
         async with ends() as (server, client):
             rnd = random.Random(3)
@@ -63,7 +63,7 @@ def test_frames_of_all_sizes_arrive_in_order(ends):
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_frames_sent_while_others_are_being_written_arrive_in_order(ends, is_direct):
+def test_messages_sent_while_others_are_being_written_arrive_in_order(ends, is_direct):
     """Small ones, which are written at once if they can be, between large ones."""
 
     async def run():
@@ -78,16 +78,16 @@ def test_frames_sent_while_others_are_being_written_arrive_in_order(ends, is_dir
 
             thread = threading.Thread(target=send)
             thread.start()
-            frames = await server.until(len(bodies))
+            messages = await server.until(len(bodies))
             thread.join()
-            assert frames == [(DATA, body) for body in bodies]
+            assert messages == [(DATA, body) for body in bodies]
             assert client.connection.backlog == 0
             assert client.connection.bytes_out == sum(map(len, bodies)) + 600 * HEADER.size
 
     asyncio.run(run())
 
 
-def test_small_frame_on_an_idle_connection_does_not_wait_for_the_loop(ends):
+def test_small_message_on_an_idle_connection_does_not_wait_for_the_loop(ends):
     async def run():
         async with ends() as (server, client):
             await client.soon(client.ready)
@@ -107,14 +107,14 @@ def test_control_goes_ahead_of_data_that_waits(ends):
             for _ in range(50):
                 client.connection.send(DATA, bytes(100_000))
             client.connection.send(1, b"urgent")
-            frames = await server.until(51)
+            messages = await server.until(51)
             # All of it was sent before the handshake had ended, so all of it had to wait.
-            assert frames[0] == (1, b"urgent")
+            assert messages[0] == (1, b"urgent")
 
     asyncio.run(run())
 
 
-def test_frames_of_many_threads_arrive_whole_and_in_the_order_of_each(ends):
+def test_messages_of_many_threads_arrive_whole_and_in_the_order_of_each(ends):
     async def run():
         async with ends() as (server, client):
 
@@ -125,10 +125,10 @@ def test_frames_of_many_threads_arrive_whole_and_in_the_order_of_each(ends):
             threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
             for thread in threads:
                 thread.start()
-            frames = await server.until(800)
+            messages = await server.until(800)
             for thread in threads:
                 thread.join()
-            seen = [struct.unpack_from("!II", body) for _, body in frames]
+            seen = [struct.unpack_from("!II", body) for _, body in messages]
             for number in range(4):
                 assert [i for n, i in seen if n == number] == list(range(200))
 
@@ -143,7 +143,7 @@ def test_close_writes_what_was_sent_before_it(ends):
                 client.connection.send(DATA, bytes(500_000))
             client.connection.close()
             await server.soon(server.closed)
-            assert len(server.frames) == 20
+            assert len(server.messages) == 20
             assert server.error is None
 
     asyncio.run(run())
@@ -186,46 +186,46 @@ def test_backlog_counts_what_a_slow_reader_has_not_taken(end):
 @pytest.mark.parametrize(
     ("junk", "reason"),
     [
-        (frame(DATA, b"abc", checksum=1), "checksum"),
-        (frame(DATA, b"", length=MAX_FRAME + 1), "claims to have"),
-        (frame(DATA, b"", length=2**32 - 1), "claims to have"),
+        (message(DATA, b"abc", checksum=1), "checksum"),
+        (message(DATA, b"", length=MAX_MESSAGE + 1), "claims to have"),
+        (message(DATA, b"", length=2**32 - 1), "claims to have"),
     ],
 )
-def test_broken_frame_closes_the_connection(end, junk, reason):
+def test_broken_message_closes_the_connection(end, junk, reason):
     async def run():
         one = end()
         raw = await reader_and_writer(one)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(raw, frame(DATA, b"good") + junk + frame(DATA, b"never read"))
+        await loop.sock_sendall(raw, message(DATA, b"good") + junk + message(DATA, b"never read"))
         await one.soon(one.closed)
-        assert one.frames == [(DATA, b"good")]
-        assert isinstance(one.error, FrameError)
+        assert one.messages == [(DATA, b"good")]
+        assert isinstance(one.error, MessageError)
         assert reason in str(one.error)
         raw.close()
 
     asyncio.run(run())
 
 
-def test_truncated_frame_is_never_delivered(end):
+def test_truncated_message_is_never_delivered(end):
     async def run():
         for cut in (1, HEADER.size, HEADER.size + 3):
             one = end()
             raw = await reader_and_writer(one)
-            await asyncio.get_running_loop().sock_sendall(raw, frame(DATA, b"abcdef")[:cut])
+            await asyncio.get_running_loop().sock_sendall(raw, message(DATA, b"abcdef")[:cut])
             raw.close()
             await one.soon(one.closed)
-            assert not one.frames
+            assert not one.messages
 
     asyncio.run(run())
 
 
-def test_frames_arrive_byte_by_byte(end):
+def test_messages_arrive_byte_by_byte(end):
     async def run():
         one = end()
         raw = await reader_and_writer(one)
         raw.setblocking(True)
         body = os.urandom(300)
-        for byte in frame(DATA, body) + frame(1, b""):
+        for byte in message(DATA, body) + message(1, b""):
             raw.send(bytes([byte]))
             await asyncio.sleep(0)
         assert await one.until(2) == [(DATA, body), (1, b"")]
@@ -238,9 +238,9 @@ def test_frames_arrive_byte_by_byte(end):
 def test_handler_that_fails_closes_the_connection(end, caplog):
     async def run():
         one = end()
-        one._frame = lambda *_: 1 / 0
+        one._message = lambda *_: 1 / 0
         raw = await reader_and_writer(one)
-        await asyncio.get_running_loop().sock_sendall(raw, frame(DATA, b"x"))
+        await asyncio.get_running_loop().sock_sendall(raw, message(DATA, b"x"))
         await one.soon(one.closed)
         assert isinstance(one.error, ZeroDivisionError)
         raw.close()
@@ -257,7 +257,7 @@ def test_wrong_secret_is_refused_by_both_ends(ends):
             assert isinstance(server.error, HandshakeError)
             assert not server.ready.is_set()
             assert not client.ready.is_set()
-            assert not server.frames
+            assert not server.messages
             assert not client.connection.is_pending
 
     asyncio.run(run())
@@ -297,7 +297,7 @@ def test_nothing_is_unpickled_or_kept_before_authentication(end, monkeypatch):
 
     async def run():
         loop = asyncio.get_running_loop()
-        for payload in (bomb, frame(0x10, bomb), b"JETLET01" + bomb.ljust(68), bomb * 10_000):
+        for payload in (bomb, message(0x10, bomb), b"JETLET01" + bomb.ljust(68), bomb * 10_000):
             left, right = socket.socketpair()
             one = end()
             await loop.connect_accepted_socket(
@@ -311,7 +311,7 @@ def test_nothing_is_unpickled_or_kept_before_authentication(end, monkeypatch):
                 pass
             right.close()
             await one.soon(one.refused)
-            assert not one.frames
+            assert not one.messages
             # It never held more than the message that it waited for.
             assert one.connection.bytes_in <= 76
 
@@ -335,7 +335,7 @@ def test_connection_that_its_owner_does_not_want_is_refused(end):
                 Connection(
                     ServerHandshake(SECRET, 0),
                     on_ready=on_ready,
-                    on_frame=lambda *_: pytest.fail("a frame"),
+                    on_message=lambda *_: pytest.fail("a message"),
                     on_closed=lambda *_: pytest.fail("it was never open"),
                     on_refused=lambda _, error: refused.set(),
                 )
@@ -354,12 +354,12 @@ def test_connection_that_its_owner_does_not_want_is_refused(end):
     asyncio.run(run())
 
 
-def test_oversized_frame_is_refused_where_it_is_sent(ends, monkeypatch):
-    monkeypatch.setattr(module, "MAX_FRAME", 1000)
+def test_oversized_message_is_refused_where_it_is_sent(ends, monkeypatch):
+    monkeypatch.setattr(module, "MAX_MESSAGE", 1000)
 
     async def run():
         async with ends() as (_, client):
-            with pytest.raises(FrameError, match="1,000 are the limit"):
+            with pytest.raises(MessageError, match="1,000 are the limit"):
                 client.connection.send(DATA, bytes(1001))
 
     asyncio.run(run())

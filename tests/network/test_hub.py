@@ -12,7 +12,7 @@ from jetlet.core.items import DONE
 from jetlet.errors import JetletError
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import SingleTargetEdge
-from jetlet.execution.progress import DONE as ENDED
+from jetlet.execution.progress_state import DONE as ENDED
 from jetlet.execution.queue import BoundedQueue
 from jetlet.network.connection import DATA
 from jetlet.network.handshake import new_secret
@@ -154,7 +154,7 @@ def test_leaving_on_purpose_is_told_to_the_others_only(until):
         (0x55, b"unknown"),
     ],
 )
-def test_frame_that_makes_no_sense_ends_the_connection(kind, body, until):
+def test_message_that_makes_no_sense_ends_the_connection(kind, body, until):
     async def test(party):
         party.hubs[0].connections[1].send(kind, body)
         await until(lambda: party.lost[1])

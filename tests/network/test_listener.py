@@ -86,7 +86,7 @@ async def passes(door):
     one = await door.guest()
     await one.soon(one.ready)
     one.connection.send(DATA, b"hello")
-    await door.until(lambda: any(e.frames == [(DATA, b"hello")] for e in door.ends))
+    await door.until(lambda: any(e.messages == [(DATA, b"hello")] for e in door.ends))
     one.connection.abort("over")
 
 

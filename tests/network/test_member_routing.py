@@ -17,7 +17,7 @@ from jetlet.core import DAG, Processor, Vertex, Watermark, between, from_
 from jetlet.core.partitioning import Partitioner, assign
 from jetlet.errors import InvalidDagError
 from jetlet.execution.plan import ExecutionPlan, RunContext
-from jetlet.execution.progress import NO_PROGRESS
+from jetlet.execution.progress_state import NO_PROGRESS
 from jetlet.network.receive_window import ACK_PERIOD_NS
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet

@@ -169,8 +169,8 @@ def test_error_of_a_users_own_pickling_is_named():
     assert e.value.item is hostile
 
 
-def test_item_beyond_the_frame_limit_is_refused(monkeypatch):
-    monkeypatch.setattr("jetlet.network.packets.MAX_FRAME", 100_000)
+def test_item_beyond_the_message_limit_is_refused(monkeypatch):
+    monkeypatch.setattr("jetlet.network.packets.MAX_MESSAGE", 100_000)
     with pytest.raises(UnsendableItemError, match="the limit is 100,000"):
         PacketBuilder(0).build([bytes(200_000)], 0)
 

@@ -10,7 +10,7 @@ import pytest
 from jetlet.core.items import DONE, IDLE, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.partitioning import Partitioner, owners
 from jetlet.errors import JobFailedError
-from jetlet.execution import progress
+from jetlet.execution import progress_state as progress
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
@@ -18,7 +18,7 @@ from jetlet.execution.outbound_edge import (
     SingleTargetEdge,
     UnicastEdge,
 )
-from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
 from jetlet.network.packets import PACKET_LIMIT, SPECIAL, decode_header, decode_items
 from jetlet.network.receive_window import ACK_PERIOD_NS, INITIAL_WINDOW, UNIT_BITS

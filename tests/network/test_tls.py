@@ -13,10 +13,10 @@ import pytest
 from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.errors import JetletError
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.distributed import MembersRunner
 from jetlet.jobs.job import Job
-from jetlet.jobs.launcher import ProcessLauncher
-from jetlet.jobs.layout import Layout
+from jetlet.jobs.members.launcher import ProcessLauncher
+from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.runner import MembersRunner
 from jetlet.network.handshake import new_secret
 from jetlet.network.hub import Hub
 from jetlet.network.tls import Tls

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from jetlet import WindowResult, windows
+from jetlet.core.durations import to_ms
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.durations import to_ms
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, SlidingWindow
 
 

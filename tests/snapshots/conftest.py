@@ -10,22 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetlet.connectors.storage import locate
 from jetlet.core import DAG, BroadcastKey, Processor, RunHook, Vertex, between
-
-
-@pytest.fixture
-def memory_url():
-    """An in-memory file system, empty before and after."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    def clean():
-        MemoryFileSystem.store.clear()
-        MemoryFileSystem.pseudo_dirs[:] = [""]
-
-    clean()
-    yield "memory://state"
-    clean()
+from jetlet.storage.file_systems import locate
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks
-from jetlet.connectors.storage import LocalStorage, locate
 from jetlet.core import DAG, Processor, Vertex, between, from_
 from jetlet.errors import (
     InvalidArgumentError,
@@ -24,6 +23,7 @@ from jetlet.pipeline.source import BatchSource
 from jetlet.processors.read import ReadSupplier
 from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
 from jetlet.snapshots.store import SnapshotStore
+from jetlet.storage.file_systems import LocalStorage, locate
 from jetlet.testing import END, VirtualClock, pause, scripted_stream
 
 pytestmark = pytest.mark.usefixtures("no_thread_left")

@@ -12,9 +12,9 @@ from collections import Counter
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
-from jetlet.connectors.log import Log
 from jetlet.errors import JobFailedError
-from jetlet.jobs.job_snapshots import JobSnapshots
+from jetlet.log import Log
+from jetlet.snapshots.job_snapshots import JobSnapshots
 from jetlet.snapshots.store import SnapshotStore
 
 COUNT = 3000
@@ -25,7 +25,7 @@ SCRIPT = """
     from pathlib import Path
     from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
     from jetlet.jobs.job import Run
-    from jetlet.jobs.job_snapshots import JobSnapshots
+    from jetlet.snapshots.job_snapshots import JobSnapshots
     from jetlet.processors.write import SinkHook
     from jetlet.snapshots.store import SnapshotStore
 
@@ -249,7 +249,7 @@ def test_attempt_that_was_superseded_does_not_commit_at_its_end(tmp_path, monkey
 
     def supersede(self, driver):
         if driver is not None:
-            SnapshotStore(self.store._storage, str(tmp_path / "state"), "numbers")._claim()
+            SnapshotStore(self.store._storage, str(tmp_path / "state"), "numbers")._epochs.claim()
         begun(self, driver)
 
     monkeypatch.setattr(JobSnapshots, "attach", supersede)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus
-from jetlet.connectors.storage import locate
 from jetlet.errors import JobFailedError
-from jetlet.jobs.messages import Saved
+from jetlet.jobs.members.messages import Saved
 from jetlet.snapshots.format import SnapshotRecord
 from jetlet.snapshots.member_report import MemberReport
 from jetlet.snapshots.store import SnapshotStore
+from jetlet.storage.file_systems import locate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -201,11 +201,11 @@ def test_what_another_attempt_says_is_not_heard(kit, config, ledger):
     with EmbeddedEngine(members=2, workers=1) as engine:
         job = engine.submit(dag_of(kit, ledger, 1.0), config())
         take_some(kit, job, 1)
-        session = job._runner._session
+        attempt = job._runner._session
         lie = MemberReport(error="a lie")
         for epoch in (0, 2):
             for snapshot_id in range(100):
-                session.call_soon(session._hear_of_snapshot, 0, Saved(epoch, snapshot_id, lie))
+                attempt.call_soon(attempt._hear_of_snapshot, 0, Saved(epoch, snapshot_id, lie))
         job.join(kit.PROMPT)
     assert job.metrics().snapshots["failed"] == 0
     check_exact(ledger, kit)

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
-from jetlet.connectors.log import Log
 from jetlet.errors import InputNotFoundError, RestartableError
+from jetlet.log import Log
 from jetlet.processors import transactional_write
 from jetlet.processors.transactional_write import TransactionalWriteProcessor
 

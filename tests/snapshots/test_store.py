@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet.connectors.storage import LocalStorage, locate
 from jetlet.errors import SnapshotError
 from jetlet.snapshots.directory import RecordInDoubtError
+from jetlet.snapshots.epochs import SupersededError
 from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord, StateFileWriter, VertexState
-from jetlet.snapshots.store import Exports, SnapshotStore, SupersededError, open_export
+from jetlet.snapshots.store import Exports, SnapshotStore, open_export
+from jetlet.storage.file_systems import LocalStorage, locate
 
 CHUNK = Chunk(STATE, "sum", 0, 1, b"\7\0payload")
 
@@ -124,7 +125,7 @@ def test_attempt_that_died_before_it_knew_what_to_begin_with_is_as_if_it_had_not
     attempt = store.begin_attempt("one")
     store.complete(attempt.epoch)
     write(store, attempt.epoch, 1, 0)  # as if it had been killed before all was removed
-    store._claim()
+    store._epochs.claim()
     again = store_at(place).begin_attempt("two")
     assert again.job_id == "two", "the job has completed all the same"
     assert again.restored is None
@@ -264,7 +265,7 @@ def test_what_a_superseded_attempt_has_written_does_not_count(place):
 def test_record_written_before_the_next_attempt_looked_counts(place):
     store = store_at(place)
     store.begin_attempt()
-    epoch = store._claim()
+    epoch = store._epochs.claim()
     with pytest.raises(SupersededError):
         write(store, 1, 1, 0)
     assert epoch == 2

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from jetlet.connectors.storage import LocalStorage, locate
 from jetlet.snapshots import writer as writer_module
 from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.format import STATE, Chunk
 from jetlet.snapshots.writer import SnapshotWriter, Written
+from jetlet.storage.file_systems import LocalStorage, locate
 
 PROMPT = 10.0
 

@@ -25,7 +25,7 @@ from typing import Any
 from clusters import connect_server, local_cluster, standalone
 
 from jetlet import JobConfig, JobStatus, Pipeline, SparkEngine, agg, sinks, sources, whole_item
-from jetlet.connectors.log import Log
+from jetlet.log import Log
 
 CLUSTERS: dict[str, Any] = {
     "local-cluster": local_cluster,
@@ -483,7 +483,7 @@ def main() -> None:
         with SparkEngine(master, config=CONFIG.get(cluster)) as engine:
             for name in names:
                 print(json.dumps([name, SCENARIOS[name](engine, directory)]), flush=True)
-        from jetlet.spark.session import end_jvm
+        from jetlet.spark.launch.session import end_jvm
 
         end_jvm()
     print(json.dumps(["left", left_behind(mark)]))

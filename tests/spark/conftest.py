@@ -15,7 +15,7 @@ import pytest
 
 import jetlet
 from jetlet import SparkEngine
-from jetlet.spark.session import active_session
+from jetlet.spark.launch.session import active_session
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 

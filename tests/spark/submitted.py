@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jetlet import Pipeline, sinks, sources
-from jetlet.spark import session
+from jetlet.spark.launch import session
 
 HERE = Path.cwd()
 SIZE = 30_000

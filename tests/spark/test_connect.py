@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from jetlet.spark.settings import PLAN_SETTINGS
+from jetlet.spark.launch.settings import PLAN_SETTINGS
 
 pytestmark = [
     pytest.mark.spark,

@@ -14,7 +14,7 @@ from jetlet.errors import (
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
-from jetlet.spark.session import PLAN_SETTINGS, active_session, lean_session
+from jetlet.spark.launch.session import PLAN_SETTINGS, active_session, lean_session
 
 pytestmark = pytest.mark.spark
 

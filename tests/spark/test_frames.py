@@ -20,7 +20,7 @@ from jetlet.errors import (
     JobFailedError,
     UnsupportedFeatureError,
 )
-from jetlet.spark.exchange import TaskOutput, frame_column
+from jetlet.spark.batch.exchange import TaskOutput, frame_column
 from jetlet.spark.frame_sink import FrameRows, FrameWriter
 from jetlet.spark.frames import FrameReader
 from jetlet.testing import verify_processor

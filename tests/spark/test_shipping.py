@@ -12,14 +12,13 @@ import pytest
 from pyspark import cloudpickle
 
 from jetlet.core import DAG, Processor, Vertex
+from jetlet.core.pickling import check_picklable, user_modules
 from jetlet.errors import UnpicklableFunctionError
 from jetlet.spark.shipping import (
-    by_value,
-    check_picklable,
+    BY_VALUE,
     dump_splits,
     dumps,
     is_one_process,
-    user_modules,
     write_package,
 )
 
@@ -77,12 +76,12 @@ def test_the_setting_of_the_process_is_left_as_it_was(module):
     before = set(cloudpickle.list_registry_pickle_by_value())
     cloudpickle.register_pickle_by_value(module)
     try:
-        with by_value(), by_value():
+        with BY_VALUE.by_value(), BY_VALUE.by_value():
             pass
         assert "shipped_module" in cloudpickle.list_registry_pickle_by_value()
     finally:
         cloudpickle.unregister_pickle_by_value(module)
-    with by_value():
+    with BY_VALUE.by_value():
         assert "shipped_module" in cloudpickle.list_registry_pickle_by_value()
     assert set(cloudpickle.list_registry_pickle_by_value()) == before
 
@@ -91,7 +90,7 @@ def test_jobs_submitted_at_once_do_not_undo_each_others_setting(module):
     inside, go = threading.Event(), threading.Event()
 
     def other():
-        with by_value():
+        with BY_VALUE.by_value():
             inside.set()
             go.wait(10)
 
@@ -109,7 +108,7 @@ def test_a_function_that_cannot_travel_is_refused_by_its_stage():
     dag = DAG("test")
     dag.vertex(Vertex("locked", lambda: lock and Processor(), 1))
     with pytest.raises(UnpicklableFunctionError, match=r"stage 'locked'.*map_using_service"):
-        check_picklable(dag)
+        check_picklable(dag, BY_VALUE)
 
 
 def test_input_that_cannot_travel_is_refused_by_its_stage():
@@ -122,14 +121,14 @@ def test_the_package_can_be_imported_from_its_archive(tmp_path):
     write_package(archive)
     with zipfile.ZipFile(archive) as file:
         names = file.namelist()
-    assert "jetlet/spark/task.py" in names
+    assert "jetlet/spark/batch/task.py" in names
     assert all(name.startswith("jetlet/") for name in names)
     # -I: neither this installation of Jetlet nor the current directory is on the path.
     code = (
         f"import sys; sys.path[:] = [p for p in sys.path if 'src' not in p];"
         f"sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
         f"sys.path.insert(0, {str(archive)!r});"
-        "import jetlet.spark.task; print(jetlet.__file__)"
+        "import jetlet.spark.batch.task; print(jetlet.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import jetlet
-from jetlet.spark.gateway import spark_home
+from jetlet.spark.launch.gateway import spark_home
 
 pytestmark = [
     pytest.mark.spark,

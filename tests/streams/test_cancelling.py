@@ -17,9 +17,9 @@ import pytest
 
 from jetlet import EmbeddedEngine, Pipeline, service, sinks, sources
 from jetlet.connectors import socket_stream
-from jetlet.connectors.log import Log
 from jetlet.errors import JobCancelledError
 from jetlet.jobs.job import JobStatus
+from jetlet.log import Log
 from jetlet.pipeline.stream_source import StreamReader, StreamSource
 
 LIMIT = 20.0

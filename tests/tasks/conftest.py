@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from jetlet.core import ProcessorContext
-from jetlet.execution.progress import NO_PROGRESS
+from jetlet.execution.progress_state import NO_PROGRESS
 from jetlet.tasks import TaskApplication, TaskConfig, checkpoints, systems
-from jetlet.tasks.container_tasklet import ContainerTasklet
+from jetlet.tasks.loop.container_tasklet import ContainerTasklet
 from jetlet.testing.clock import ManualClock
 
 PROMPT = 10.0  # what nothing here should come near, however busy the machine

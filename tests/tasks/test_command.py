@@ -6,14 +6,13 @@ import io
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from jetlet import EmbeddedEngine
 from jetlet.cli import main
 from jetlet.cli.job_view import JobWatch
-from jetlet.cli.progress import display_of
-from jetlet.metrics.exposition import exposition
+from jetlet.cli.progress_display import display_of
+from jetlet.metrics.job_collector import JobCollector
 from jetlet.tasks import TaskApplication, systems
 
 PROGRAM = """
@@ -104,7 +103,7 @@ def test_the_display_has_a_table_of_containers(ended_job):
 def test_prometheus_gets_the_metrics_of_containers(ended_job):
     found = {
         (s.name, s.labels.get("partition")): s.value
-        for family in text_string_to_metric_families(exposition([ended_job]))
+        for family in JobCollector([ended_job]).collect()
         for s in family.samples
     }
     assert found["jetlet_container_process_calls_total", None] == 1000

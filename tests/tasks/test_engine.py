@@ -8,14 +8,14 @@ import threading
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
-from jetlet.connectors.log import Log
 from jetlet.errors import (
     JobCancelledError,
     JobFailedError,
     UnpicklableFunctionError,
     UnsupportedFeatureError,
 )
-from jetlet.spark.ways import way_of
+from jetlet.log import Log
+from jetlet.spark.modes import mode_of
 from jetlet.tasks import (
     Scope,
     TaskApplication,
@@ -226,7 +226,7 @@ def test_a_failing_consumer_fails_the_job(engine, memory, monkeypatch):
     def poll(self, wanted, limit):
         raise ConnectionError("gone")
 
-    monkeypatch.setattr("jetlet.tasks.memory_system.InMemoryConsumer.poll", poll)
+    monkeypatch.setattr("jetlet.tasks.systems.memory_system.InMemoryConsumer.poll", poll)
     with pytest.raises(JobFailedError, match="ConnectionError: gone"):
         engine.submit(application(Copy, memory)).join(PROMPT)
 
@@ -403,9 +403,9 @@ def test_a_pipeline_follows_a_stream_in_memory_to_its_end(engine, memory):
 
 def test_spark_runs_tasks_on_members_and_not_in_micro_batches(memory):
     plan = application(Copy, memory).plan()
-    assert way_of(plan, JobConfig()).kind == "members"
+    assert mode_of(plan, JobConfig()).kind == "members"
     with pytest.raises(UnsupportedFeatureError, match="members"):
-        way_of(plan, JobConfig(streaming="micro-batch"))
+        mode_of(plan, JobConfig(streaming="micro-batch"))
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from jetlet import EmbeddedEngine
-from jetlet.connectors.log import Log
+from jetlet.log import Log
 from jetlet.tasks import Scope, TaskApplication, TaskConfig, checkpoints, stores, systems
-from jetlet.tasks.changelog import in_log
-from jetlet.tasks.checkpoints import decode_checkpoint
-from jetlet.tasks.ordered_keys import decode_key
-from jetlet.tasks.storage import StoreContext
+from jetlet.tasks.state.changelog import in_log
+from jetlet.tasks.state.checkpoints import decode_checkpoint
+from jetlet.tasks.state.container_storage import StoreContext
+from jetlet.tasks.state.ordered_keys import decode_key
 
 MESSAGES = 100_000
 KILLS = 4

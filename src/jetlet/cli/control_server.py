@@ -28,10 +28,10 @@ from typing import Any, Final, Self
 
 from jetlet.cli.failures import Refused
 from jetlet.cli.running_jobs import address_of, link_name, runtime_directory
-from jetlet.connectors.storage import is_url, locate, without_credentials
 from jetlet.errors import JetletError
 from jetlet.jobs.job import Job
 from jetlet.snapshots.store import SnapshotStore
+from jetlet.storage.file_systems import is_url, locate, without_credentials
 
 logger = logging.getLogger("jetlet.cli")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from jetlet.cli.progress import seconds, size
+from jetlet.cli.progress_display import seconds, size
 from jetlet.cli.running_jobs import JobGoneError, RunningJob, find_job, running_jobs
 
 

@@ -89,7 +89,7 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
     from jetlet.cli.loading import load
     from jetlet.core.dag import DAG
     from jetlet.errors import PlanningError
-    from jetlet.execution.service import default_worker_count
+    from jetlet.execution.execution_service import default_worker_count
 
     if parallelism is None:
         cores = default_worker_count() if on == "embedded" else os.cpu_count() or 1
@@ -109,11 +109,11 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
         if on != "spark":
             return tree(dag, parallelism)
         from jetlet.jobs.config import MEMBERS, JobConfig
-        from jetlet.spark import stages, way
+        from jetlet.spark import mode, passes
 
-        chosen = way(dag, JobConfig())
+        chosen = mode(dag, JobConfig())
         is_on_members = chosen.kind == MEMBERS
-        plan = tree(dag, parallelism) if is_on_members else stage_list(dag, stages(dag))
+        plan = tree(dag, parallelism) if is_on_members else stage_list(dag, passes(dag))
         return f"{dag.name} runs on Spark {HOW[chosen.kind]}, because {chosen.reason}\n\n{plan}"
     except PlanningError as error:
         raise Refused(str(error)) from error

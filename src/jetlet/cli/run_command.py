@@ -18,7 +18,7 @@ from jetlet.cli.failures import Refused, describe, format_cause
 from jetlet.cli.job_view import JobView, JobWatch
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
-from jetlet.cli.progress import (
+from jetlet.cli.progress_display import (
     LINE_PERIOD,
     REFRESH_PERIOD,
     Progress,
@@ -37,7 +37,7 @@ from jetlet.tasks.application import TaskApplication
 if TYPE_CHECKING:
     from jetlet.cli.control_server import ControlServer
     from jetlet.jobs.job import Job
-    from jetlet.metrics.server import MetricsServer
+    from jetlet.metrics import MetricsServer
 
 BELONGS_TO = {
     "workers": "embedded",
@@ -193,7 +193,7 @@ def run(
 
 def _serve(host: str, port: int) -> MetricsServer:
     """Listen before anything runs: if the port is taken, nothing has."""
-    from jetlet.metrics.server import MetricsServer
+    from jetlet.metrics import MetricsServer
 
     try:
         server = MetricsServer(port, host)
@@ -215,12 +215,12 @@ def _is_batch_on_spark(loaded: Loaded, on: str, streaming: str | None) -> bool:
         if streaming is not None:
             raise Refused(f"--streaming {streaming} is for Spark: leave it out, or --on {on}")
         return False
-    from jetlet.spark import way
+    from jetlet.spark import mode
 
     what = loaded.what
     try:
         dag = what if isinstance(what, DAG) else what.plan(default_parallelism=1)
-        return way(dag, JobConfig(streaming=streaming)).is_batch
+        return mode(dag, JobConfig(streaming=streaming)).is_batch
     except PlanningError as error:
         raise Refused(str(error)) from error
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from jetlet.cli.failures import Refused
-from jetlet.execution.snapshot_context import GUARANTEES, NONE
 from jetlet.pipeline.pipeline import Pipeline
+from jetlet.snapshots.context import GUARANTEES, NONE
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,12 +12,12 @@ import click
 
 from jetlet.cli.failures import Refused
 from jetlet.cli.jobs_commands import show_table
-from jetlet.cli.progress import size
+from jetlet.cli.progress_display import size
 from jetlet.cli.running_jobs import running_jobs
-from jetlet.connectors.storage import locate, without_credentials
 from jetlet.errors import JetletError
 from jetlet.snapshots.format import SnapshotRecord
 from jetlet.snapshots.store import Exports, SnapshotStore
+from jetlet.storage.file_systems import locate, without_credentials
 
 
 @click.command()

@@ -1,7 +1,7 @@
 """Drawing a DAG as SVG, without any program beside this one.
 
-A vertex is a rounded box with its name and its parallelism; an edge is an arrow with its
-routing, dashed where it may lead to another member. See :mod:`jetlet.cli.layout` for where they go.
+A vertex is a rounded box with its name and its parallelism; an edge is an arrow with its routing,
+dashed where it may lead to another member. See :mod:`jetlet.cli.drawing` for where they go.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-from jetlet.cli.layout import Box, Layout, Link, Rail, lay_out
+from jetlet.cli.drawing import Box, Layout, Link, Rail, lay_out
 from jetlet.cli.plan_view import TIMES
 from jetlet.core.dag import DAG
 

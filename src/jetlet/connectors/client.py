@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from jetlet.connectors.arguments import check_callable, check_name
+from jetlet.core.arguments import check_callable, check_name
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.sink import ClientSink, Sink, SinkWriter
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from jetlet.connectors.arguments import check_callable, check_name
+from jetlet.core.arguments import check_callable, check_name
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from jetlet.connectors.arguments import check_name
+from jetlet.core.arguments import check_name
 from jetlet.errors import InvalidArgumentError, PlanningError
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
 

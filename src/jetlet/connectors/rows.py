@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from jetlet.connectors.arguments import shortened
+from jetlet.core.arguments import shortened
 from jetlet.errors import BadRecordError
 
 Row = Sequence[Any]

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from jetlet.connectors.arguments import check_name
-from jetlet.connectors.line_buffer import LineBuffer, check_line_encoding
+from jetlet.connectors.files.line_buffer import LineBuffer, check_line_encoding
+from jetlet.core.arguments import check_name
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 
 POLL_TIMEOUT: Final = 0.1

@@ -64,6 +64,14 @@ class DAG:
         self._edges.append(edge)
         return self
 
+    def copy(self, twin: Callable[[Vertex], Vertex]) -> DAG:
+        """The same DAG of other vertices: ``twin`` makes one of each."""
+        made = DAG(self.name)
+        twins = {vertex: made.vertex(twin(vertex)) for vertex in self.vertices}
+        for edge in self._edges:
+            made.edge(edge.between(twins[edge.source], twins[edge.dest]))
+        return made
+
     def _free(self, vertex: Vertex, *, outbound: bool) -> int:
         """The lowest ordinal that is not in use yet."""
         edges = self.outbound(vertex) if outbound else self.inbound(vertex)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from jetlet.core.vertex import Vertex
@@ -51,6 +52,12 @@ class Edge:
         self._dest = dest
         self.dest_ordinal = _check_ordinal(ordinal)
         return self
+
+    def between(self, source: Vertex, dest: Vertex) -> Edge:
+        """The same edge between other vertices."""
+        twin = copy(self)
+        twin.source, twin._dest = source, dest
+        return twin
 
     @property
     def dest(self) -> Vertex:

@@ -21,7 +21,6 @@ from jetlet.errors import (
     UnsupportedFeatureError,
 )
 from jetlet.execution.inbound_edge import InboundEdge
-from jetlet.execution.member_snapshots import MemberSnapshots
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
     FanoutEdge,
@@ -32,12 +31,13 @@ from jetlet.execution.outbound_edge import (
 )
 from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
 from jetlet.execution.queue import BoundedQueue
-from jetlet.execution.restore import EndedTasklet, Restore
-from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE
-from jetlet.execution.snapshot_wiring import SnapshotWiring
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.watermark_origins import WatermarkOrigins
+from jetlet.snapshots.context import EXACTLY_ONCE, NONE
+from jetlet.snapshots.member import MemberSnapshots
+from jetlet.snapshots.restore import EndedTasklet, Restore
+from jetlet.snapshots.wiring import SnapshotWiring
 
 logger = logging.getLogger("jetlet.execution")
 

@@ -13,18 +13,18 @@ from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.core.items import IDLE, SnapshotBarrier, Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import ProcessorContractError
-from jetlet.execution import progress
+from jetlet.execution import progress_state as progress
 from jetlet.execution.call_reports import SLOW_CALL_NS, CallReports
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.outbox import EdgeOutbox, shorten
 from jetlet.execution.processor_state import State
-from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
-from jetlet.execution.snapshot_context import EXACTLY_ONCE, SnapshotContext
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
-from jetlet.execution.tasklet_snapshots import TaskletSnapshots
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
+from jetlet.snapshots.context import EXACTLY_ONCE, SnapshotContext
+from jetlet.snapshots.tasklet import TaskletSnapshots
 
 CALL_TARGET_NS = 1_000_000
 """A cooperative call should return within 1 ms."""

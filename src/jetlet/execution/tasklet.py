@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from jetlet.execution.progress import ProgressState
+from jetlet.execution.progress_state import ProgressState
 
 
 class Parkable(Protocol):

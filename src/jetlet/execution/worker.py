@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.execution.call_reports import SLOW_CALL_NS
 from jetlet.execution.idle import BLOCKING_BACKOFF, BackoffIdleStrategy, IdleStrategy
-from jetlet.execution.progress import NO_PROGRESS
+from jetlet.execution.progress_state import NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet
 
 if TYPE_CHECKING:
-    from jetlet.execution.service import Execution
+    from jetlet.execution.execution_service import Execution
 
 
 RESTLESS = 2

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from jetlet.errors import JobCancelledError, JobFailedError
+from jetlet.execution.execution_service import Execution, ExecutionService
 from jetlet.execution.plan import ExecutionPlan
-from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.failure import outcome
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
-from jetlet.execution.snapshot_context import GUARANTEES, NONE
 from jetlet.execution.tasklet_supplier import TaskletSupplier
+from jetlet.snapshots.context import GUARANTEES, NONE
 
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Protocol, Self
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, JetletError, JobFailedError, PlanningError
+from jetlet.execution.execution_service import Execution, ExecutionService
 from jetlet.execution.plan import ExecutionPlan, RunContext
-from jetlet.execution.service import Execution, ExecutionService
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.conduct import Conduct
 from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.job import Job, JobRunner, Run, Terminated
-from jetlet.jobs.layout import Layout
+from jetlet.jobs.members.layout import Layout
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
-    from jetlet.jobs.job_snapshots import JobSnapshots
+    from jetlet.snapshots.job_snapshots import JobSnapshots
 
 
 class Plannable(Protocol):
@@ -90,8 +90,8 @@ class EmbeddedEngine:
             runner = _EmbeddedRunner(self._service, plan, self._clock)
         else:
             # Imported when needed: the network's part of the standard library is not light.
-            from jetlet.jobs.distributed import MembersRunner
-            from jetlet.jobs.launcher import ProcessLauncher
+            from jetlet.jobs.members.launcher import ProcessLauncher
+            from jetlet.jobs.members.runner import MembersRunner
 
             runner = MembersRunner(
                 layout, ProcessLauncher, workers=self._workers, service=self._service
@@ -109,7 +109,7 @@ class EmbeddedEngine:
 
     def _snapshots(self, layout: Layout, config: JobConfig) -> JobSnapshots:
         # Imported when needed: most jobs take none.
-        from jetlet.jobs.job_snapshots import JobSnapshots
+        from jetlet.snapshots.job_snapshots import JobSnapshots
 
         name = config.name or layout.dag.name
         return JobSnapshots(layout.dag, name, config, layout, self._clock)
@@ -203,7 +203,7 @@ class _EmbeddedRunner:
 
         local = None
         if run.snapshots is not None:
-            from jetlet.jobs.local_snapshots import LocalSnapshots
+            from jetlet.snapshots.local import LocalSnapshots
 
             local = LocalSnapshots(run.snapshots, run.id, end)
         execution = self._service.execution(run.job_name, make_tasklets)

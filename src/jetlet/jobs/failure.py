@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jetlet.errors import ItemFailedError, JobCancelledError, JobFailedError
+from jetlet.execution.execution_service import Execution
 from jetlet.execution.outbox import shorten
-from jetlet.execution.service import Execution
 
 
 def outcome(execution: Execution, job_name: str) -> JobFailedError | JobCancelledError | None:

@@ -14,11 +14,11 @@ from jetlet.core.vertex import RunHook
 from jetlet.errors import JetletError, JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
-from jetlet.jobs.life import JobLife, JobStatus
+from jetlet.jobs.lifecycle import JobLifecycle, JobStatus
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
-    from jetlet.jobs.job_snapshots import JobSnapshots
+    from jetlet.snapshots.job_snapshots import JobSnapshots
 
 __all__ = ["Job", "JobRunner", "JobStatus", "Run", "Terminated"]
 
@@ -155,7 +155,7 @@ class Job:
         self._run = Run(self.name, dag, config, snapshots)
         self._runner = runner
         self._snapshots = snapshots
-        self._life = JobLife(
+        self._life = JobLifecycle(
             self.name,
             config,
             snapshots,

@@ -1,7 +1,7 @@
-"""Connection: frames between two processes over one socket.
+"""Connection: messages between two processes over one socket.
 
-A frame is ``length, type, checksum`` and that many bytes. Frames of a type below :data:`DATA` are
-control messages and go ahead of data that waits to be sent; frames of one class keep their order.
+A message is ``length, type, checksum`` and that many bytes. Those of a type below :data:`DATA` are
+control messages and go ahead of data that waits to be sent; those of one class keep their order.
 Everything here runs on the network's event loop, but for what says otherwise.
 """
 
@@ -23,9 +23,9 @@ from jetlet.network.handshake import Handshake, HandshakeError
 logger = logging.getLogger("jetlet.network")
 
 HEADER = struct.Struct("!IBI")  # length, type, checksum
-MAX_FRAME = 2**31 - 1
+MAX_MESSAGE = 2**31 - 1
 SCRATCH = 256 * 1024
-"""Bytes read at a time; a frame that is larger is read into a buffer of its own."""
+"""Bytes read at a time; a message that is larger is read into a buffer of its own."""
 JOINED = 64 * 1024
 """Parts up to this size are joined before they are written: a copy is cheaper than a call."""
 PIECE = 256 * 1024
@@ -34,7 +34,7 @@ need not be copied."""
 TURN = 1024 * 1024
 """Bytes written before others on the event loop get their turn."""
 DIRECT = 8 * 1024
-"""A frame up to this size that nothing is ahead of is written by the thread that sends it."""
+"""A message up to this size that nothing is ahead of is written by the thread that sends it."""
 HIGH_WATER = 128 * 1024
 """Bytes that may wait in the transport. Little, because no control message gets ahead of them."""
 HANDSHAKE_TIMEOUT = 5.0
@@ -43,21 +43,21 @@ DATA = 0x80
 """The lowest type of data; all lower types are control messages."""
 
 Buffer = bytes | bytearray | memoryview
-OnFrame = Callable[["Connection", int, memoryview], None]
+OnMessage = Callable[["Connection", int, memoryview], None]
 OnClosed = Callable[["Connection", Exception | None], None]
 OnReady = Callable[["Connection"], None]
 
 
-class FrameError(JetletError):
-    """A frame that cannot be one: the other side, or the network, is broken."""
+class MessageError(JetletError):
+    """A message that cannot be one: the other side, or the network, is broken."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """One end of a connection, from the handshake on.
 
     ``on_ready`` is called when the handshake has succeeded, and refuses the connection by raising;
-    ``on_frame`` with each frame after that; ``on_closed`` once at the end of a connection that was
-    ready, ``on_refused`` at the end of one that never was.
+    ``on_message`` with each message after that; ``on_closed`` once at the end of a connection that
+    was ready, ``on_refused`` at the end of one that never was.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         handshake: Handshake,
         *,
         on_ready: OnReady,
-        on_frame: OnFrame,
+        on_message: OnMessage,
         on_closed: OnClosed,
         on_refused: OnClosed,
     ) -> None:
@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes accepted by ``send`` and not given to the system yet; read from any thread."""
         self._handshake = handshake
         self._on_ready = on_ready
-        self._on_frame = on_frame
+        self._on_message = on_message
         self._on_closed = on_closed
         self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
@@ -88,11 +88,11 @@ class Connection(asyncio.BufferedProtocol):
         self.raw: socket.socket | None = None
         """The socket, where whoever sends may write to it: not under TLS."""
         self._lock = threading.Lock()
-        """Guards what waits to be written, and with it the order of frames."""
+        """Guards what waits to be written, and with it the order of messages."""
         self._control: deque[tuple[Buffer, ...]] = deque()
         self._data: deque[tuple[Buffer, ...]] = deque()
         self._parts: deque[Buffer] = deque()
-        """What is left of the frames that are being written."""
+        """What is left of the messages that are being written."""
         # A stranger gets room for the next message of the handshake and no more.
         self._scratch = bytearray(handshake.expects)
         self._start = self._end = 0
@@ -117,23 +117,23 @@ class Connection(asyncio.BufferedProtocol):
     # --- From any thread --------------------------------------------------------------------
 
     def send(self, kind: int, *parts: Buffer) -> None:
-        """Send a frame; it is dropped if the connection is closed. From any thread."""
+        """Send a message; it is dropped if the connection is closed. From any thread."""
         length = checksum = 0
         for part in parts:
             length += len(part)
             checksum = zlib.crc32(part, checksum)
-        if length > MAX_FRAME:
-            raise FrameError(f"a frame of {length:,} bytes: {MAX_FRAME:,} are the limit")
-        frame = (HEADER.pack(length, kind, checksum), *parts)
+        if length > MAX_MESSAGE:
+            raise MessageError(f"a message of {length:,} bytes: {MAX_MESSAGE:,} are the limit")
+        message = (HEADER.pack(length, kind, checksum), *parts)
         with self._lock:
             if self._is_closed:
                 return
             if length <= DIRECT and self._is_idle():
-                if self._write_directly(b"".join(frame)):
+                if self._write_directly(b"".join(message)):
                     return
             else:
                 self.backlog += length + HEADER.size
-                (self._data if kind >= DATA else self._control).append(frame)
+                (self._data if kind >= DATA else self._control).append(message)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._call_soon(self._flush)
@@ -150,21 +150,21 @@ class Connection(asyncio.BufferedProtocol):
             and not self._transport.get_write_buffer_size()
         )
 
-    def _write_directly(self, frame: bytes) -> bool:
+    def _write_directly(self, message: bytes) -> bool:
         """Write without a detour over the event loop's thread, which costs more than the writing.
 
         What the socket does not take is the first thing that the loop will write.
         """
         assert self.raw is not None
         try:
-            written = self.raw.send(frame)
+            written = self.raw.send(message)
         except OSError:  # full, or broken: the loop finds out which
             written = 0
         self.bytes_out += written
-        if written == len(frame):
+        if written == len(message):
             return True
-        self._parts.append(memoryview(frame)[written:])
-        self.backlog += len(frame) - written
+        self._parts.append(memoryview(message)[written:])
+        self.backlog += len(message) - written
         return False
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Close at once, whatever was to be written; from any thread."""
-        self._call_soon(self._fail, FrameError(reason))
+        self._call_soon(self._fail, MessageError(reason))
 
     def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
         try:
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             # From here on nobody writes directly, and whoever sends does not wait for the lock.
             self._is_writing = True
-        while not self._is_paused and self._take_frames():
+        while not self._is_paused and self._take_messages():
             if written >= TURN:
                 # More is written in the next turn of the loop: reading must not wait for it.
                 self._flush_later()
@@ -215,15 +215,15 @@ class Connection(asyncio.BufferedProtocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
-    def _take_frames(self) -> bool:
+    def _take_messages(self) -> bool:
         """See to it that there is something to write; control messages first."""
         if not self._parts:
             queue = self._control or self._data
             size = 0
             while queue and size < JOINED:
-                frame = queue.popleft()
-                self._parts.extend(frame)
-                size += sum(map(len, frame))
+                message = queue.popleft()
+                self._parts.extend(message)
+                size += sum(map(len, message))
         return bool(self._parts)
 
     def _write(self) -> int:
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._scratch):
-            # A part of a frame is left at the end: move it to the front.
+            # A part of a message is left at the end: move it to the front.
             left = self._end - self._start
             self._scratch[:left] = self._scratch[self._start : self._end]
             self._start, self._end = 0, left
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         except JetletError as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("a frame from member %s could not be handled", self._handshake.peer)
+            logger.exception("a message from member %s could not be handled", self._handshake.peer)
             self._fail(error)
 
     def _shake_hands(self) -> None:
@@ -333,14 +333,14 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def _parse(self) -> bool:
-        """Take one frame out of what was read; false if there is no whole one."""
+        """Take one message out of what was read; false if there is no whole one."""
         available = self._end - self._start - HEADER.size
         if available < 0:
             return False
         header = HEADER.unpack_from(self._scratch, self._start)
         length = header[0]
-        if length > MAX_FRAME:
-            raise FrameError(f"a frame that claims to have {length:,} bytes")
+        if length > MAX_MESSAGE:
+            raise MessageError(f"a message that claims to have {length:,} bytes")
         begin = self._start + HEADER.size
         if available >= length:
             # A copy: the items may keep views of it for as long as they live.
@@ -359,8 +359,8 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, header: tuple[int, int, int], body: memoryview) -> None:
         _, kind, checksum = header
         if zlib.crc32(body) != checksum:
-            raise FrameError("a frame whose checksum is wrong")
-        self._on_frame(self, kind, body)
+            raise MessageError("a message whose checksum is wrong")
+        self._on_message(self, kind, body)
 
     def eof_received(self) -> bool:
         return False

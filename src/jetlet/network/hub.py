@@ -95,7 +95,7 @@ class Hub:
         return Connection(
             handshake,
             on_ready=self._ready,
-            on_frame=self._receive,
+            on_message=self._receive,
             on_closed=self._closed,
             on_refused=on_refused,
         )
@@ -154,7 +154,7 @@ class Hub:
                 elif not self._senders:
                     self._early[edge, connection.peer] = (limit, window)
         else:
-            raise MalformedPacketError(f"a frame of type {kind} with {len(body)} bytes")
+            raise MalformedPacketError(f"a message of type {kind} with {len(body)} bytes")
 
     async def _acknowledge(self) -> None:
         """Tell every peer, ten times a second, how far it may send on each edge."""

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from jetlet.core.pickling import dump
 from jetlet.errors import JetletError
-from jetlet.network.connection import MAX_FRAME
+from jetlet.network.connection import MAX_MESSAGE
 
 PACKET_LIMIT = 16 * 1024
 """Bytes that a packet should have at the most; it has more only if a single item does."""
@@ -42,14 +43,7 @@ class UnsendableItemError(JetletError):
 def encode(edge: int, items: Any, count: int) -> list[Buffer]:
     """A packet, as buffers to be sent one after the other."""
     outside: list[pickle.PickleBuffer] = []
-    try:
-        data = pickle.dumps(items, protocol=5, buffer_callback=outside.append)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        # Objects of classes that were themselves sent by value, and functions.
-        import cloudpickle
-
-        outside.clear()
-        data = cloudpickle.dumps(items, protocol=5, buffer_callback=outside.append)
+    data = dump(items, outside=outside)
     if not outside:
         return [_HEADER.pack(edge, count, 0) + data]
     raw = [buffer.raw() for buffer in outside]
@@ -118,9 +112,9 @@ class PacketBuilder:
             if size <= self._limit:
                 return packet, count
             if count == 1:
-                if size > MAX_FRAME:
+                if size > MAX_MESSAGE:
                     raise UnsendableItemError(
-                        items[0], f"it has {size:,} bytes and the limit is {MAX_FRAME:,}"
+                        items[0], f"it has {size:,} bytes and the limit is {MAX_MESSAGE:,}"
                     )
                 return packet, count
             count = max(1, min(count // 2, int(count * self._limit * 0.8 / size)))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.errors import JobFailedError
-from jetlet.execution import progress
+from jetlet.execution import progress_state as progress
 from jetlet.execution.outbound_edge import OutboundEdge
-from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.edge_metrics import EdgeMetrics
 from jetlet.network.packets import SPECIAL, decode_header, decode_items

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.core.items import SpecialItem
 from jetlet.errors import JobFailedError
-from jetlet.execution import progress
+from jetlet.execution import progress_state as progress
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbox import shorten
-from jetlet.execution.progress import MADE_PROGRESS, NO_PROGRESS, ProgressState
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.edge_metrics import EdgeMetrics
 from jetlet.network.connection import DATA

@@ -17,7 +17,7 @@ from jetlet.pipeline.checks import (
     check_parallelism,
     check_seconds,
 )
-from jetlet.pipeline.service import ServiceFactory
+from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.transforms import (
     AsyncTransform,
     BatchedTransform,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import check_function, check_late, check_timestamps
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform
 
 if TYPE_CHECKING:

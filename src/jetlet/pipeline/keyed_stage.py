@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from jetlet.core.durations import Duration
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
-from jetlet.pipeline.durations import Duration
 from jetlet.pipeline.join import interval_join_transform
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, OnError

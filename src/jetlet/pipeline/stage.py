@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
@@ -26,7 +27,6 @@ from jetlet.pipeline.checks import (
     co_arguments,
     without_parentheses,
 )
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
@@ -52,7 +52,7 @@ from jetlet.pipeline.windows import Window
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
     from jetlet.tasks.config import TaskConfig
-    from jetlet.tasks.storage import StoreFactory
+    from jetlet.tasks.state.container_storage import StoreFactory
 
 __all__ = ["JoinClause", "SinkStage", "Stage", "StageWithKey"]
 

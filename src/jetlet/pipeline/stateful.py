@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import (
     check_function,
@@ -14,7 +15,6 @@ from jetlet.pipeline.checks import (
     check_single,
     check_timestamps,
 )
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.transforms import Kind, OnError, RollingTransform, StatefulTransform
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import check_function, check_name
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT, StreamSourceTransform, TimestampKind

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.service import ServiceFactory
+from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stream_source import StreamSource

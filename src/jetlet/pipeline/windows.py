@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.durations import Duration, to_ms
 
 K = TypeVar("K")
 R = TypeVar("R")

@@ -59,7 +59,7 @@ from jetlet.processors.interval_join import IntervalJoinProcessor
 from jetlet.processors.pairs import PairsProcessor
 from jetlet.processors.read import ReadSupplier
 from jetlet.processors.rolling import RollingAggregateProcessor
-from jetlet.processors.service import ServiceSupplier
+from jetlet.processors.service_map import ServiceSupplier
 from jetlet.processors.session_window import SessionWindowProcessor
 from jetlet.processors.sliding_window import SlidingWindowProcessor, frame_key
 from jetlet.processors.sort import SortProcessor

@@ -36,7 +36,7 @@ from jetlet.processors.coroutine_pool import (
     NotAwaitableError,
     default_jitter,
 )
-from jetlet.processors.event_loop import MEMBER_LOOP
+from jetlet.processors.member_loop import MEMBER_LOOP
 from jetlet.processors.state_saver import StateSaver
 
 __all__ = ["AsyncMapProcessor", "AsyncMapSupplier"]

@@ -22,6 +22,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from jetlet.core.partitioning import stable_hash
+from jetlet.core.pickling import dump
 from jetlet.errors import InvalidArgumentError, JetletError
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "SpillFile", "SpilledChunk", "SpillingTable", "average_size"]
@@ -183,19 +184,12 @@ class SpillFile:
 def _dump(items: Sequence[Any]) -> bytes:
     chunk = items if type(items) is list else list(items)
     try:
-        return pickle.dumps(chunk, protocol=5)
-    except Exception:  # what pickle cannot do, with any of a dozen types of error ...
-        import cloudpickle
-
-        try:
-            # ... this can, if it is about functions and classes that were made on the way.
-            return cloudpickle.dumps(chunk, protocol=5)  # type: ignore[no-any-return]
-        except Exception as error:
-            raise InvalidArgumentError(
-                "more data than memory_limit allows were to be kept, and they cannot be written "
-                f"to a temporary file: {error}. Map the items to what pickle takes, or raise "
-                "memory_limit."
-            ) from error
+        return dump(chunk)
+    except Exception as error:
+        raise InvalidArgumentError(
+            "more data than memory_limit allows were to be kept, and they cannot be written to a "
+            f"temporary file: {error}. Map the items to what pickle takes, or raise memory_limit."
+        ) from error
 
 
 # --- Tables -----------------------------------------------------------------------------------

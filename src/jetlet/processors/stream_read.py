@@ -12,7 +12,6 @@ from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
-from jetlet.execution.snapshot_context import NONE
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
@@ -25,6 +24,7 @@ from jetlet.processors.event_time import (
 )
 from jetlet.processors.item_failure import item_failure
 from jetlet.processors.state_saver import StateSaver
+from jetlet.snapshots.context import NONE
 
 
 @dataclass(frozen=True, slots=True)

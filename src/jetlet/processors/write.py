@@ -13,9 +13,9 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier, RunHook
-from jetlet.execution.snapshot_context import EXACTLY_ONCE, NONE
 from jetlet.pipeline.sink import ClientSink, Sink, SinkWriter, TransactionalSink
 from jetlet.processors.transactional_write import LastTransactions, TransactionalWriteProcessor
+from jetlet.snapshots.context import EXACTLY_ONCE, NONE
 
 
 class WriteProcessor(Processor):

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
@@ -47,6 +48,12 @@ class Storage(Protocol):
 
 class RecordInDoubtError(SnapshotError):
     """Nobody knows whether the commit record was written."""
+
+
+def file_name(name: str) -> str:
+    """The name of a job or an export as that of a file."""
+    quoted = quote(name, safe=" ")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def write_atomically(storage: Storage, directory: str, name: str, data: bytes) -> None:

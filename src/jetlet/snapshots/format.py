@@ -71,17 +71,6 @@ class Chunk:
         return entries
 
 
-def dump(value: Any) -> bytes:
-    """Pickle; by value what another process could not import."""
-    try:
-        return pickle.dumps(value, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle
-
-        data: bytes = cloudpickle.dumps(value, protocol=5)
-        return data
-
-
 # --- State files ----------------------------------------------------------------------------
 
 

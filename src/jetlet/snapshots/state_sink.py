@@ -8,8 +8,9 @@ from typing import Any
 
 from jetlet.core.items import BroadcastKey
 from jetlet.core.partitioning import stable_hash
+from jetlet.core.pickling import dump
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.format import STATE, Chunk, dump
+from jetlet.snapshots.format import STATE, Chunk
 
 CHUNK_SIZE = 256 * 1024
 """Bytes after which a chunk is handed over."""

@@ -3,48 +3,32 @@
 Layout::
 
     jobs/<job>/area-0/ area-1/ ...      the snapshots: state files and a commit record
-    jobs/<job>/epochs/0007.claim        an attempt at the job has begun
-    jobs/<job>/epochs/0007.json         what it was restored from, and the id of the job's run
-    jobs/<job>/epochs/0007.end          the job has completed: there is nothing to go on with
+    jobs/<job>/epochs/                  the attempts at the job
     exports/<name>/                     a snapshot that is kept until it is deleted
 
 Snapshots go to the areas in turn, and an area is written to only while newer good ones are in the
 others: a failed snapshot never damages the last good one. ``keep`` good ones need one area more.
 
-Every attempt at a job has a number, its epoch, which it claims here before it looks for the
-snapshot to begin with. An attempt that was given up but is still alive may yet write; but its file
-names have its own epoch in them, and a record counts only up to the one that the next attempt began
-with. And after each record it looks whether it was superseded, and if so ends.
+Every attempt at a job claims its epoch before it looks for the snapshot to begin with. A record
+counts only up to the one that the next attempt began with.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.directory import (
-    RecordInDoubtError,
-    SnapshotDirectory,
-    Storage,
-    read_file,
-    write_atomically,
-)
+from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory, Storage, file_name
+from jetlet.snapshots.epochs import Epochs
 from jetlet.snapshots.format import SnapshotRecord
 
 logger = logging.getLogger("jetlet.snapshots")
 
 AREA = "area-"
-CLAIM, ORIGIN, END = ".claim", ".json", ".end"
-
-
-class SupersededError(RecordInDoubtError):
-    """Another attempt at the job has begun: this one must neither commit nor roll back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +69,8 @@ class SnapshotStore:
         self._storage = storage
         self._root = root
         self._job_name = job_name
-        self.directory = storage.join(root, "jobs", _quoted(job_name))
-        self._epochs = storage.join(self.directory, "epochs")
+        self.directory = storage.join(root, "jobs", file_name(job_name))
+        self._epochs = Epochs(storage, self.directory, job_name)
 
     def area(self, number: int) -> SnapshotDirectory:
         """One of the areas."""
@@ -112,11 +96,12 @@ class SnapshotStore:
         that has left a trace. Raises :class:`SnapshotError` if there are snapshots and all of them
         are damaged; with ``must_restore``, also if there are none.
         """
-        epoch = self._claim(after)
+        recorded = [stored.record.epoch for stored in self._find()[0]]
+        epoch = self._epochs.claim(max(after, *recorded, 0))
         restored: StoredSnapshot | None = None
         good: list[StoredSnapshot] = []
         ids = [0]
-        if not fresh and not self._has_completed():
+        if not fresh and not self._epochs.has_completed():
             found, damaged = self._find()
             ids += [stored.record.snapshot_id for stored in found]
             for stored in found:
@@ -147,52 +132,22 @@ class SnapshotStore:
                 )
         else:
             restored = initial
-        self._write_origin(epoch, job_id, restored if restored in good else None)
+        order = restored.record.order if restored is not None and restored in good else None
+        self._epochs.write_origin(epoch, {"restored": order, "job_id": job_id})
         if restored is None or not good:
             self._clear_areas()
         areas = tuple(stored.area for stored in good if stored.area is not None)
         return Attempt(epoch, job_id, restored, areas, max(ids) + 1)
 
-    def _claim(self, after: int = 0) -> int:
-        self._storage.make_directory(self._epochs)
-        recorded = [stored.record.epoch for stored in self._find()[0]]
-        epoch = max(after, *self._epochs_with(CLAIM), *recorded, 0)
-        while True:
-            epoch += 1
-            try:
-                # Exclusive where the storage can be; elsewhere two claims at the very same moment
-                # are taken for one.
-                file = self._storage.create(self._storage.join(self._epochs, f"{epoch:04d}{CLAIM}"))
-            except FileExistsError:
-                continue
-            self._storage.close_durably(file)
-            return epoch
-
-    def _epochs_with(self, suffix: str) -> list[int]:
-        entries = self._storage.entries(self._epochs) or ()
-        names = [e.name.removesuffix(suffix) for e in entries if e.name.endswith(suffix)]
-        return [int(name) for name in names if name.isdigit()]
-
-    def _has_completed(self) -> bool:
-        """True if the last attempt that knew what to begin with has ended the job."""
-        return max(self._epochs_with(END), default=0) >= max(self._epochs_with(ORIGIN), default=1)
-
     def _origins(self) -> dict[int, Origin]:
         """By epoch, what it began with."""
-        found: dict[int, Origin] = {}
-        for epoch in self._epochs_with(ORIGIN):
-            path = self._storage.join(self._epochs, f"{epoch:04d}{ORIGIN}")
-            values = json.loads(read_file(self._storage, path))
-            restored = values["restored"]
-            found[epoch] = Origin(
-                values.get("job_id", ""), None if restored is None else (restored[0], restored[1])
+        return {
+            epoch: Origin(
+                values.get("job_id", ""),
+                None if (known := values["restored"]) is None else (known[0], known[1]),
             )
-        return found
-
-    def _write_origin(self, epoch: int, job_id: str, restored: StoredSnapshot | None) -> None:
-        order = None if restored is None else list(restored.record.order)
-        data = json.dumps({"restored": order, "job_id": job_id}).encode()
-        write_atomically(self._storage, self._epochs, f"{epoch:04d}{ORIGIN}", data)
+            for epoch, values in self._epochs.origins().items()
+        }
 
     def _find(self) -> tuple[list[StoredSnapshot], list[SnapshotError]]:
         """Records that count, the newest first, and what is wrong with others."""
@@ -244,18 +199,15 @@ class SnapshotStore:
         """
         directory.write_record(record)
         try:
-            newest = max(self._epochs_with(CLAIM), default=record.epoch)
+            self._epochs.check_newest(record.epoch)
+        except RecordInDoubtError:
+            raise
         except Exception as error:
-            raise RecordInDoubtError(f"cannot read {self._epochs}: {error}") from error
-        if newest > record.epoch:
-            raise SupersededError(
-                f"another attempt at job {self._job_name!r} has begun in {self.directory}: this "
-                f"one has number {record.epoch}, the other {newest}"
-            )
+            raise RecordInDoubtError(f"cannot read {self._epochs.directory}: {error}") from error
 
     def complete(self, epoch: int) -> None:
         """The job has completed: a job of this name begins anew."""
-        write_atomically(self._storage, self._epochs, f"{epoch:04d}{END}", b"")
+        self._epochs.complete(epoch)
         self._clear_areas()
 
     def _clear_areas(self) -> None:
@@ -265,12 +217,7 @@ class SnapshotStore:
     def forget_epochs(self, epoch: int) -> None:
         """Remove what attempts have left that no record refers to any more."""
         oldest = min((stored.record.epoch for stored in self._find()[0]), default=epoch)
-        for suffix in (CLAIM, ORIGIN, END):
-            for old in self._epochs_with(suffix):
-                if old < oldest:
-                    path = self._storage.join(self._epochs, f"{old:04d}{suffix}")
-                    with suppress(OSError):
-                        self._storage.remove(path)
+        self._epochs.forget_before(oldest)
 
     # --- Looking ----------------------------------------------------------------------------
 
@@ -297,7 +244,7 @@ class Exports:
 
     def directory(self, name: str) -> SnapshotDirectory:
         """Where the export of this name is, or would be."""
-        return SnapshotDirectory(self._storage, self._storage.join(self._exports, _quoted(name)))
+        return SnapshotDirectory(self._storage, self._storage.join(self._exports, file_name(name)))
 
     def prepare(self, name: str) -> SnapshotDirectory:
         """Make room for an export; raises :class:`SnapshotError` if there is one of this name."""
@@ -349,9 +296,3 @@ def open_export(directory: SnapshotDirectory) -> StoredSnapshot | None:
         directory.verify(record)
         return StoredSnapshot(record, directory)
     return None
-
-
-def _quoted(name: str) -> str:
-    """A name as that of a file."""
-    quoted = quote(name, safe=" ")
-    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jetlet.core.dag import DAG
     from jetlet.jobs.config import JobConfig
-    from jetlet.spark.stage_list import Stage
-    from jetlet.spark.ways import Way
+    from jetlet.spark.batch.pass_list import Pass
+    from jetlet.spark.modes import SparkMode
 
 
-def way(dag: DAG, config: JobConfig) -> Way:
+def mode(dag: DAG, config: JobConfig) -> SparkMode:
     """How Spark would run a DAG, and why; Spark is not started for it."""
-    from jetlet.spark.ways import way_of
+    from jetlet.spark.modes import mode_of
 
-    return way_of(dag, config)
+    return mode_of(dag, config)
 
 
-def stages(dag: DAG) -> list[Stage]:
-    """The stages of the batch job that a DAG is on Spark, without starting Spark."""
-    from jetlet.spark.stage_list import stages_of
+def passes(dag: DAG) -> list[Pass]:
+    """The passes through Python that a DAG is on Spark, without starting Spark."""
+    from jetlet.spark.batch.pass_list import passes_of
 
-    return stages_of(dag)
+    return passes_of(dag)

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
+from jetlet.core.pickling import check_picklable
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
-from jetlet.execution.snapshot_context import NONE
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.processors.read import ReadSupplier
+from jetlet.snapshots.context import NONE
+from jetlet.spark.batch.job_progress import task_accumulator
 from jetlet.spark.frame_sink import frame_sink
 from jetlet.spark.frames import frame_source
-from jetlet.spark.progress import task_accumulator
-from jetlet.spark.session import (
+from jetlet.spark.launch.session import (
     PLAN_SETTINGS,
     StartedSession,
     active_session,
@@ -31,16 +32,16 @@ from jetlet.spark.session import (
     lean_session,
     start_session,
 )
-from jetlet.spark.shipping import BY_VALUE, check_picklable, ship_package
-from jetlet.spark.slots import Slots, await_executors, context_of, remote_parallelism
-from jetlet.spark.ways import MEMBERS, MICRO_BATCH, way_of
+from jetlet.spark.members.slots import Slots, await_executors, context_of, remote_parallelism
+from jetlet.spark.modes import MEMBERS, MICRO_BATCH, mode_of
+from jetlet.spark.shipping import BY_VALUE, ship_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jetlet.jobs.embedded import Plannable
-    from jetlet.jobs.layout import Layout
-    from jetlet.spark.runner import Width
+    from jetlet.jobs.members.layout import Layout
+    from jetlet.spark.batch.runner import Width
 
 
 class SparkEngine:
@@ -131,7 +132,7 @@ class SparkEngine:
         self._check_open()
         dag = what if isinstance(what, DAG) else _plan(what)
         dag.validate()
-        kind = way_of(dag, config).kind
+        kind = mode_of(dag, config).kind
         if kind == MEMBERS:
             job = self._job_on_members(dag, config)
         elif kind == MICRO_BATCH:
@@ -160,9 +161,9 @@ class SparkEngine:
                 f"initial_snapshot={config.initial_snapshot!r}: a batch job on Spark takes no "
                 f"snapshots and begins with none: leave it out, or write streaming={MEMBERS!r}"
             )
-        from jetlet.spark.runner import SparkRunner
+        from jetlet.spark.batch.runner import SparkRunner
 
-        check_picklable(dag)
+        check_picklable(dag, BY_VALUE)
         width = self._width(dag, config)
         has_frames = any(frame_source(v) or frame_sink(v) for v in dag)
         spark = self.session if has_frames else lean_session(self.session)
@@ -173,19 +174,19 @@ class SparkEngine:
         return job
 
     def _micro_batch_job(self, dag: DAG, config: JobConfig) -> Job:
-        from jetlet.spark.batch_plan import BatchPlan
-        from jetlet.spark.micro_batch_job import micro_batch_job
+        from jetlet.spark.micro_batch.job import micro_batch_job
+        from jetlet.spark.micro_batch.plan import BatchPlan
 
         plan = BatchPlan(dag)
-        check_picklable(plan.dag)
+        check_picklable(plan.dag, BY_VALUE)
         width = self._width(plan.dag, config)
         return micro_batch_job(self.session, dag, plan, width, config, self._forget)
 
     def _job_on_members(self, dag: DAG, config: JobConfig) -> Job:
         """A job on long-lived tasks. Each is a member with a worker of its own."""
-        from jetlet.jobs.distributed import MembersRunner
-        from jetlet.jobs.layout import Layout
-        from jetlet.spark.hosted_members import JOIN_LIMIT, HostedMembers, place_of_driver
+        from jetlet.jobs.members.layout import Layout
+        from jetlet.jobs.members.runner import MembersRunner
+        from jetlet.spark.members.hosted import JOIN_LIMIT, HostedMembers, place_of_driver
 
         config.check_directory(dag)
         name = config.name or dag.name
@@ -195,7 +196,7 @@ class SparkEngine:
         layout = Layout(dag, parallelism, slots.count)
         snapshots = None
         if config.snapshot_dir is not None:
-            from jetlet.jobs.job_snapshots import JobSnapshots
+            from jetlet.snapshots.job_snapshots import JobSnapshots
 
             snapshots = JobSnapshots(dag, name, config, layout, SYSTEM_CLOCK)
         host, known_as = place_of_driver(self.session)
@@ -233,7 +234,7 @@ class SparkEngine:
 
     def _width(self, dag: DAG, config: JobConfig) -> Width:
         """Plan the splits of the sources; have no more reading tasks than there are splits."""
-        from jetlet.spark.runner import Width
+        from jetlet.spark.batch.runner import Width
 
         width = config.default_parallelism or self.default_parallelism
         needed = 1

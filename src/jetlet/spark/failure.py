@@ -10,17 +10,15 @@ from __future__ import annotations
 import base64
 import pickle
 import re
-import traceback
 import zlib
 from dataclasses import dataclass
 
-from jetlet.errors import JobCancelledError, JobFailedError, RemoteError, RestartableError
+from jetlet.core.remote_failure import RemoteFailure
+from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.jobs.failure import cause_of
-from jetlet.spark.shipping import cloud_dumps
 
 MAX_CAUSE = 16 * 1024
-"""A pickled exception that is larger stays where it is; its text comes along anyway."""
-MAX_TRACEBACK = 16 * 1024
+"""Bytes of a pickled exception that may travel; as much of its text comes along in any case."""
 
 
 class TaskFailure(Exception):
@@ -31,17 +29,8 @@ class TaskFailure(Exception):
         cls, error: JobFailedError | JobCancelledError, cause: BaseException | None, run_id: str
     ) -> TaskFailure:
         """The failure of a task whose job ends with ``error``."""
-        cause = cause and cause_of(cause)
-        text = "".join(traceback.format_exception(cause)) if cause is not None else ""
-        parts = (
-            str(error),
-            isinstance(error, RestartableError),
-            getattr(error, "vertex", None),
-            getattr(error, "item", None),
-            _portable(cause),
-            text[-MAX_TRACEBACK:],
-        )
-        packed = base64.b64encode(zlib.compress(pickle.dumps(parts))).decode()
+        failure = RemoteFailure.pack(error, cause and cause_of(cause), MAX_CAUSE)
+        packed = base64.b64encode(zlib.compress(pickle.dumps(failure))).decode()
         first = " ".join(str(error).splitlines()) or type(error).__name__
         return cls(f"{first} {_mark(run_id)}{packed}:")
 
@@ -50,20 +39,6 @@ def _mark(run_id: str) -> str:
     # With the run's id, which nobody can guess: an item that looks like a packed error, shown in
     # the text of another one, must not be unpickled.
     return f"jetlet-failure-{run_id}:"
-
-
-def _portable(cause: BaseException | None) -> bytes | None:
-    """The cause itself, if it survives the journey."""
-    if cause is None:
-        return None
-    try:
-        data = cloud_dumps(cause)
-        if len(data) > MAX_CAUSE:
-            return None
-        pickle.loads(data)
-    except Exception:  # any error here means that it does not
-        return None
-    return data
 
 
 def unpack(text: str, run_id: str) -> JobFailedError | None:
@@ -77,26 +52,8 @@ def unpack(text: str, run_id: str) -> JobFailedError | None:
         # Cut short on its way: the text before the mark is still better than Spark's own.
         plain = re.search(rf"TaskFailure: (.+?) {mark}", text)
         return None if plain is None else JobFailedError(plain[1])
-    parts = pickle.loads(zlib.decompress(base64.b64decode(found[1])))
-    message, is_restartable, vertex, item, cause, remote = parts
-    kind = RestartableError if is_restartable else JobFailedError
-    error = kind(message, vertex=vertex, item=item)
-    error.__cause__ = _cause(cause, remote)
-    return error
-
-
-def _cause(data: bytes | None, remote: str) -> BaseException | None:
-    original: BaseException | None = None
-    if data is not None:
-        try:
-            original = pickle.loads(data)
-        except Exception:  # its class may exist on the executor only
-            original = None
-    if original is None and remote:
-        original = RemoteError(remote.strip().splitlines()[-1])
-    if original is not None and remote:
-        original.add_note(f"In the Spark task:\n{remote.rstrip()}")
-    return original
+    failure: RemoteFailure = pickle.loads(zlib.decompress(base64.b64decode(found[1])))
+    return failure.unpack("the Spark task")
 
 
 @dataclass(frozen=True, slots=True)

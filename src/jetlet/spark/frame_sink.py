@@ -9,7 +9,7 @@ from datetime import UTC
 from operator import attrgetter, index, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from jetlet.connectors.arguments import check_callable, check_name
+from jetlet.core.arguments import check_callable, check_name
 from jetlet.core.inbox import Inbox
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
@@ -22,7 +22,7 @@ from jetlet.errors import (
 from jetlet.execution.outbox import shorten
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.processors.write import SinkHook
-from jetlet.spark.exchange import TaskOutput
+from jetlet.spark.batch.exchange import TaskOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetlet.connectors.arguments import check_name
+from jetlet.core.arguments import check_name
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError

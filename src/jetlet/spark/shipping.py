@@ -7,20 +7,16 @@ part of Python. So a change in a module is there with the next job.
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jetlet._version import __version__
-from jetlet.core.dag import DAG
+from jetlet.core.pickling import CodeByValue, user_modules
 from jetlet.core.vertex import Vertex
 from jetlet.errors import UnpicklableFunctionError
-from jetlet.jobs import pickling
-from jetlet.jobs.pickling import CodeByValue, user_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,41 +28,17 @@ BY_VALUE = CodeByValue(user_modules, "pyspark.cloudpickle")
 """For executors, which may have none of the user's modules."""
 
 
-@contextmanager
-def by_value() -> Iterator[None]:
-    """Within it, cloudpickle sends the user's modules by value."""
-    with pickling.by_value(BY_VALUE.modules, BY_VALUE.library()):
-        yield
-
-
 def dumps(value: Any) -> bytes:
     """Pickle with user code by value."""
-    with by_value():
-        return cloud_dumps(value)
-
-
-def dumps_each(values: Iterable[Any]) -> list[bytes]:
-    """The same for each of many values."""
-    with by_value():
-        return [cloud_dumps(value) for value in values]
-
-
-def cloud_dumps(value: Any) -> bytes:
-    """Pickle with what is not importable by value."""
-    data: bytes = BY_VALUE.library().dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return data
-
-
-def check_picklable(dag: DAG) -> None:
-    """Refuse a vertex whose functions cannot travel, and say which."""
-    with by_value():
-        pickling.check_picklable(dag, cloud_dumps)
+    with BY_VALUE.by_value():
+        return BY_VALUE.dumps(value)
 
 
 def dump_splits(vertex: Vertex, splits: Iterable[Any]) -> list[bytes]:
     """Pickle what a source is to read, or say that it cannot travel."""
     try:
-        return dumps_each(splits)
+        with BY_VALUE.by_value():
+            return [BY_VALUE.dumps(split) for split in splits]
     except Exception as error:
         raise UnpicklableFunctionError(
             f"the input of stage {vertex.name!r} cannot be sent to another process: {error}. Give "

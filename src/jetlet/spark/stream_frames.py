@@ -1,8 +1,8 @@
 """Streams that Spark reads, as sources: whatever ``spark.readStream`` gives, a batch at a time.
 
 A :class:`SparkStreamSource` is what a user writes. In a job it becomes a :class:`BatchFrameSource`
-(see :mod:`jetlet.spark.batch_plan`), whose rows are those of one micro-batch, read in a task by a
-:class:`StreamFrameReader`.
+(see :mod:`jetlet.spark.micro_batch.plan`), whose rows are those of one micro-batch, read in a task
+by a :class:`StreamFrameReader`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetlet.connectors.arguments import check_name
+from jetlet.core.arguments import check_name
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
-from jetlet.pipeline.durations import Duration, to_ms
 from jetlet.pipeline.stream_source import StreamReader, StreamSource
 from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
 from jetlet.spark.frames import FORMS, FrameSource, checked_columns

@@ -8,12 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jetlet.tasks import checkpoints, stores, systems
+    from jetlet.tasks import systems
     from jetlet.tasks.application import Input, Output, TaskApplication
-    from jetlet.tasks.chooser import ChooserContext, MessageChooser
     from jetlet.tasks.config import TaskConfig
     from jetlet.tasks.context import TaskContext
     from jetlet.tasks.envelope import IncomingEnvelope, SystemStream, SystemStreamPartition
+    from jetlet.tasks.loop.chooser import ChooserContext, MessageChooser
+    from jetlet.tasks.state import checkpoints, stores
     from jetlet.tasks.task import (
         AsyncStreamTask,
         ClosableTask,
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncStreamTask": "task",
-    "ChooserContext": "chooser",
+    "ChooserContext": "loop.chooser",
     "ClosableTask": "task",
     "EndOfStreamTask": "task",
     "IncomingEnvelope": "envelope",
     "InitableTask": "task",
     "Input": "application",
-    "MessageChooser": "chooser",
+    "MessageChooser": "loop.chooser",
     "MessageCollector": "task",
     "Output": "application",
     "Scope": "task",
@@ -51,7 +52,7 @@ _HOMES = {
     "TaskWrapper": "task",
     "WindowableTask": "task",
 }
-_MODULES = ("checkpoints", "stores", "systems")
+_MODULES = {"checkpoints": "state.checkpoints", "stores": "state.stores", "systems": "systems"}
 
 __all__ = [
     "AsyncStreamTask",
@@ -83,7 +84,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"jetlet.tasks.{name}")
+        return import_module(f"jetlet.tasks.{_MODULES[name]}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'jetlet.tasks' has no attribute {name!r}")

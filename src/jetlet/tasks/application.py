@@ -36,8 +36,8 @@ from jetlet.jobs.job import Job
 from jetlet.tasks.assignment import TaskAssignment, assign_tasks
 from jetlet.tasks.config import TaskConfig
 from jetlet.tasks.envelope import SystemStream, SystemStreamPartition
-from jetlet.tasks.storage import CheckpointFactory, StoreFactory
-from jetlet.tasks.system import EARLIEST, LATEST, System
+from jetlet.tasks.state.container_storage import CheckpointFactory, StoreFactory
+from jetlet.tasks.systems.system import EARLIEST, LATEST, System
 from jetlet.tasks.task import task_factory
 
 
@@ -227,7 +227,7 @@ class ContainerSupplier(TaskletSupplier):
             )
 
     def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
-        from jetlet.tasks.container_tasklet import ContainerTasklet
+        from jetlet.tasks.loop.container_tasklet import ContainerTasklet
 
         tasklet = ContainerTasklet(self._application, self._assignments, context)
         return [tasklet, *tasklet.container.consumers.values()]

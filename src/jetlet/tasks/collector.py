@@ -8,7 +8,7 @@ from typing import Any
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.tasks.envelope import OutgoingEnvelope, SystemStream
-from jetlet.tasks.system import SystemProducer
+from jetlet.tasks.systems.system import SystemProducer
 
 
 class Lane:

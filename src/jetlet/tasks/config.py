@@ -39,8 +39,8 @@ class TaskConfig:
     batch_size: int = 1
     """Messages of one partition that the chooser takes in a row if it can."""
     chooser: Callable[..., Any] | None = None
-    """Makes a chooser of your own, from a :class:`~jetlet.tasks.chooser.ChooserContext`; it then
-    takes the place of the whole stack."""
+    """Makes a chooser of your own, from a :class:`~jetlet.tasks.ChooserContext`; it then takes the
+    place of the whole stack."""
     is_cooperative: bool = True
     """Whether the event loop shares a thread with all else that the engine runs. False gives it one
     of its own: for tasks, stores and checkpoints that make it wait."""

@@ -10,7 +10,7 @@ from typing import Any
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.errors import InvalidArgumentError
 from jetlet.tasks.envelope import SystemStreamPartition
-from jetlet.tasks.storage import KeyValueStore
+from jetlet.tasks.state.container_storage import KeyValueStore
 
 
 def _no_count(name: str, amount: int = 1) -> None:

@@ -18,22 +18,22 @@ from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ItemFailedError, SnapshotError
-from jetlet.execution.progress import MADE_PROGRESS
+from jetlet.execution.progress_state import MADE_PROGRESS
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.state_saver import StateSaver
 from jetlet.tasks.application import TaskApplication
 from jetlet.tasks.assignment import TaskAssignment
 from jetlet.tasks.collector import Collector
 from jetlet.tasks.config import TaskConfig
-from jetlet.tasks.container import Container
 from jetlet.tasks.envelope import (
     IncomingEnvelope,
     OutgoingEnvelope,
     SystemStream,
     SystemStreamPartition,
 )
-from jetlet.tasks.storage import KeyValueStore, StoreFactory
-from jetlet.tasks.system import Polled, Start, System, SystemConsumer
+from jetlet.tasks.loop.container import Container
+from jetlet.tasks.state.container_storage import KeyValueStore, StoreFactory
+from jetlet.tasks.systems.system import Polled, Start, System, SystemConsumer
 from jetlet.tasks.task import TaskKind, TaskWrapper, kind_of
 
 SYSTEM: Final = "pipeline"

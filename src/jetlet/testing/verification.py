@@ -21,9 +21,9 @@ from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
-from jetlet.execution.snapshot_context import EXACTLY_ONCE
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.processors.incremental import IncrementalProcessor
+from jetlet.snapshots.context import EXACTLY_ONCE
 from jetlet.testing.handover import Handover
 from jetlet.testing.outbox import CheckedOutbox, shorten
 

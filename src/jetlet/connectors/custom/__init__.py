@@ -1,0 +1,1 @@
+"""Sources and sinks that users make of a few functions."""

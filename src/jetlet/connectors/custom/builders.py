@@ -1,0 +1,187 @@
+"""Sources and sinks from a few functions, for systems that have no connector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.errors import InvalidArgumentError, ProcessorContractError
+from jetlet.pipeline.sink import Sink, SinkWriter
+from jetlet.pipeline.source import BATCH_SIZE, BatchSource
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class BuiltBatchSource(BatchSource[T]):
+    """Reads by calling ``read_fn(split)``, which returns an iterable; closes it in the end."""
+
+    def __init__(
+        self,
+        name: str,
+        read_fn: Callable[[Any], Iterable[Any]],
+        *,
+        splits: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
+        batched: bool = False,
+        blocking: bool = False,
+        local_parallelism: int | None = None,
+    ) -> None:
+        self.name = _required_name("sources.batch", name)
+        check_callable("sources.batch: read_fn", read_fn)
+        if isinstance(splits, str) or not (
+            splits is None or callable(splits) or isinstance(splits, Sequence)
+        ):
+            raise InvalidArgumentError(
+                f"sources.batch: splits={splits!r}: write a list of splits, or a function that "
+                "takes the number of readers and returns such a list"
+            )
+        self._read_fn = read_fn
+        self._splits = splits
+        self._batched = batched
+        self.is_blocking = blocking
+        self.preferred_local_parallelism = (
+            check_count("sources.batch: local_parallelism", local_parallelism) or 1
+        )
+
+    def splits(self, target: int) -> Sequence[Any]:
+        if self._splits is None:
+            return [None]
+        if callable(self._splits):
+            return list(self._splits(target))
+        return list(self._splits)
+
+    def read(self, split: Any) -> Iterator[Sequence[T]]:
+        found = self._read_fn(split)
+        if not isinstance(found, Iterable):
+            raise ProcessorContractError(
+                f"{self.name}: read_fn returned {found!r}; return an iterable of items, or write "
+                "read_fn as a generator function"
+            )
+        iterator = iter(found)
+        try:
+            if self._batched:
+                for batch in iterator:
+                    yield from _resized(batch)
+            else:
+                while batch := list(islice(iterator, BATCH_SIZE)):
+                    yield batch
+        finally:
+            for opened in (iterator, found):
+                close = getattr(opened, "close", None)
+                if close is not None:
+                    close()
+
+
+_PLAIN = (list, tuple, range)
+"""What goes through the engine as it is; a sequence of another kind may be dear to slice."""
+
+
+def _resized(batch: Sequence[T]) -> Iterator[Sequence[T]]:
+    if type(batch) not in _PLAIN:
+        batch = list(batch)
+    if len(batch) > BATCH_SIZE:
+        for i in range(0, len(batch), BATCH_SIZE):
+            yield batch[i : i + BATCH_SIZE]
+    elif batch:
+        yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """What ``create`` is told about the writer that it makes the state of."""
+
+    run_id: str
+    """Names the run of the job."""
+    writer_id: str
+    """Names the writer within the run; a retried attempt has another one."""
+
+
+class BuiltSink(Sink[T], Generic[S, T]):
+    """Writes by calling functions. What they write is visible at once and stays after a failure."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: Callable[[WriterContext], S],
+        receive: Callable[[S, T], object] | None = None,
+        receive_batch: Callable[[S, Sequence[T]], object] | None = None,
+        flush: Callable[[S], object] | None = None,
+        destroy: Callable[[S], object] | None = None,
+        blocking: bool = False,
+        preferred_local_parallelism: int = 1,
+    ) -> None:
+        self.name = _required_name("sinks.builder", name)
+        check_callable("sinks.builder: create", create)
+        if (receive is None) == (receive_batch is None):
+            raise InvalidArgumentError(
+                "sinks.builder: write either receive=function(state, item) or "
+                "receive_batch=function(state, items)"
+            )
+        for what, function in (
+            ("receive", receive),
+            ("receive_batch", receive_batch),
+            ("flush", flush),
+            ("destroy", destroy),
+        ):
+            if function is not None:
+                check_callable(f"sinks.builder: {what}", function)
+        self._create = create
+        self._receive = receive
+        self._receive_batch = receive_batch
+        self._flush = flush
+        self._destroy = destroy
+        self.is_blocking = blocking
+        self.preferred_local_parallelism = (
+            check_count("sinks.builder: preferred_local_parallelism", preferred_local_parallelism)
+            or 1
+        )
+
+    def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
+        state = self._create(WriterContext(run_id, writer_id))
+        return _BuiltWriter(state, self._receive, self._receive_batch, self._flush, self._destroy)
+
+    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
+        pass
+
+    def abort(self, run_id: str) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _BuiltWriter(SinkWriter[T], Generic[S, T]):
+    state: S
+    receive: Callable[[S, T], object] | None
+    receive_batch: Callable[[S, Sequence[T]], object] | None
+    flush: Callable[[S], object] | None
+    destroy: Callable[[S], object] | None
+    is_destroyed: bool = False
+
+    def write(self, batch: Sequence[T]) -> None:
+        if self.receive_batch is not None:
+            self.receive_batch(self.state, batch)
+        elif self.receive is not None:
+            for item in batch:
+                self.receive(self.state, item)
+        if self.flush is not None:
+            self.flush(self.state)
+
+    def finish(self) -> None:
+        self._end()
+
+    def abort(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self.destroy is not None and not self.is_destroyed:
+            self.is_destroyed = True
+            self.destroy(self.state)
+
+
+def _required_name(what: str, name: Any) -> str:
+    if name is None:
+        raise InvalidArgumentError(f"{what}: write a name for the vertex as the first argument")
+    return check_name(what, name) or ""

@@ -1,0 +1,409 @@
+"""CSV files: a source of dicts or tuples, and a sink of rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, BinaryIO
+
+from jetlet.connectors.files.input import FileSource, FileSplit
+from jetlet.connectors.files.lines import (
+    is_splittable,
+    offset_of_line,
+    read_text,
+    shown,
+    split_lines,
+)
+from jetlet.connectors.files.sink import FileSink, PartEncoder
+from jetlet.connectors.files.text import TextOutput
+from jetlet.connectors.rows import RowShape, column_names
+from jetlet.core.arguments import check_callable, check_encoding, shortened
+from jetlet.errors import BadRecordError, InvalidArgumentError
+
+BATCH = 256
+"""A row costs microseconds: a full batch would hold up a cooperative worker."""
+
+LARGEST_FIELD = 1 << 24
+"""The csv module's own limit of 128 KiB is less than what an honest text field may hold."""
+
+Row = list[str]
+Position = Callable[[int], str]
+"""Says where the row with this index in the batch is."""
+
+
+class CsvSource(FileSource[Any]):
+    """Rows as dicts, or as tuples if there are no names for the columns."""
+
+    def __init__(
+        self,
+        path: object,
+        *,
+        header: bool = True,
+        delimiter: str = ",",
+        quotechar: str | None = '"',
+        escapechar: str | None = None,
+        fields: Sequence[str] | None = None,
+        types: Mapping[Any, Callable[[str], Any]] | None = None,
+        strict: bool = True,
+        multiline: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        split_size: int | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            "csv",
+            path,
+            name=name,
+            local_parallelism=local_parallelism,
+            storage_options=storage_options,
+            split_size=split_size,
+        )
+        self._dialect = check_dialect(
+            "sources.csv",
+            delimiter=delimiter,
+            quotechar=quotechar,
+            escapechar=escapechar,
+            strict=bool(strict),
+        )
+        self._encoding = check_encoding("sources.csv", encoding, errors)
+        self._errors = errors
+        self._has_header = bool(header)
+        self._fields = None if fields is None else check_names("sources.csv: fields", fields)
+        self._types = dict(types or {})
+        for convert in self._types.values():
+            check_callable("sources.csv: types", convert)
+        if self._fields is not None or not self._has_header:
+            self._check_types(self._fields)
+        self._multiline = bool(multiline)
+
+    def splits(self, target: int) -> Sequence[FileSplit]:
+        splittable = not self._multiline and is_splittable(self._encoding)
+        splits = self.cut(target, splittable=splittable)
+        if self._types and self._has_header and self._fields is None:
+            # A column that is not there is refused before anything runs.
+            names = self._header(splits[0].location) if splits else None
+            if names is not None:
+                self._check_types(names)
+        return splits
+
+    def read(self, split: FileSplit) -> Iterator[list[Any]]:
+        if csv.field_size_limit() < LARGEST_FIELD:
+            csv.field_size_limit(LARGEST_FIELD)
+        return self._read_rows(split) if self._multiline else self._read_lines(split)
+
+    def _read_rows(self, split: FileSplit) -> Iterator[list[Any]]:
+        """Rows may go on over line ends, so this is the whole file."""
+        blocks = read_text(split, self._encoding, self._errors, self.files.options)
+        # newline="": line ends inside quotes stay as they are in the file.
+        lines = chain.from_iterable(io.StringIO(block.text, newline="") for block in blocks)
+        reader = csv.reader(lines, **self._dialect)
+        shape = None if self._has_header else self._shape(self._fields)
+        while True:
+            line = reader.line_num + 1
+            try:
+                rows = list(islice(reader, BATCH))
+            except csv.Error as error:
+                raise _malformed(split, f"line {reader.line_num}", error) from error
+            if not rows:
+                return
+            first = 0
+            if shape is None:
+                first = next((i + 1 for i, row in enumerate(rows) if row), 0)
+                if not first:
+                    continue
+                shape = self._shape(self._names(rows[first - 1], split))
+
+            def position(index: int, rows: list[Row] = rows, line: int = line) -> str:
+                return f"line {line + sum(map(_line_count, rows[:index]))}"
+
+            if items := shape.items(rows, first, split, position):
+                yield items
+
+    def _read_lines(self, split: FileSplit) -> Iterator[list[Any]]:
+        """Every line is a row, so any part of the file can be read by itself."""
+        names = self._fields
+        if self._has_header:
+            header = self._header(split.location)
+            if header is None:
+                return
+            names = names or header
+        shape = self._shape(names)
+        skip_header = self._has_header and split.start == 0
+        for block in read_text(split, self._encoding, self._errors, self.files.options):
+            lines = split_lines(block.text)
+            for start in range(0, len(lines), BATCH):
+
+                def position(index: int, start: int = start, block: Any = block) -> str:
+                    offset = offset_of_line(block, start + index, self._encoding)
+                    return f"the line at byte {offset}"
+
+                rows = self._parse_lines(lines[start : start + BATCH], split, position)
+                first = 0
+                if skip_header:
+                    first = next((i + 1 for i, row in enumerate(rows) if row), 0)
+                    if not first:
+                        continue
+                    skip_header = False
+                if items := shape.items(rows, first, split, position):
+                    yield items
+
+    def _parse_lines(self, lines: list[str], split: FileSplit, position: Position) -> list[Row]:
+        try:
+            rows = list(csv.reader(lines, **self._dialect))
+        except csv.Error:
+            rows = []
+        if len(rows) == len(lines):
+            return rows
+        # Quotes that are not closed join a line with the next one.
+        dialect = self._dialect | {"strict": True}
+        for i, line in enumerate(lines):
+            try:
+                rows = list(csv.reader([line], **dialect))
+            except csv.Error as error:
+                hint = "; if a field has a line end in it, write multiline=True"
+                raise _malformed(split, position(i), error, hint) from error
+        raise AssertionError("lines that are rows one by one are rows together")
+
+    def _header(self, location: str) -> tuple[str, ...] | None:
+        """The names in the first row of the file; ``None`` if it has none."""
+        split = FileSplit(location)
+        blocks = read_text(split, self._encoding, self._errors, self.files.options)
+        lines = chain.from_iterable(io.StringIO(block.text, newline="") for block in blocks)
+        try:
+            row = next(filter(None, csv.reader(lines, **self._dialect)), None)
+        except csv.Error as error:
+            raise _malformed(split, "the header", error) from error
+        return None if row is None else self._names(row, split)
+
+    def _names(self, row: Row, split: FileSplit) -> tuple[str, ...]:
+        if self._fields is not None:
+            return self._fields
+        if len(set(row)) < len(row):
+            raise BadRecordError(
+                f"{shown(split)}: the header names a column twice: {shortened(row)}; write "
+                "fields=[...] with names of your own"
+            )
+        return tuple(row)
+
+    def _shape(self, names: tuple[str, ...] | None) -> _Shape:
+        if names is None:
+            return _Shape(None, None, sorted(self._types.items()))
+        self._check_types(names)
+        converters = [(names.index(name), convert) for name, convert in self._types.items()]
+        return _Shape(names, len(names), converters)
+
+    def _check_types(self, names: tuple[str, ...] | None) -> None:
+        for key in self._types:
+            if names is None and (type(key) is not int or key < 0):
+                raise InvalidArgumentError(
+                    f"sources.csv: types has the key {key!r}, but the columns have no names; "
+                    "write fields=[...], or the column's number from 0 as the key"
+                )
+            if names is not None and key not in names:
+                raise InvalidArgumentError(
+                    f"sources.csv: types names the column {key!r}, but the columns are "
+                    f"{', '.join(map(repr, names))}"
+                )
+
+
+@dataclass(slots=True)
+class _Shape:
+    """Turns rows into items, and refuses those that do not fit."""
+
+    names: tuple[str, ...] | None
+    width: int | None
+    """How many columns a row must have; that of the first row if not known before."""
+    converters: list[tuple[int, Callable[[str], Any]]]
+
+    def items(self, rows: list[Row], first: int, split: FileSplit, position: Position) -> list[Any]:
+        kept: Sequence[Row] = rows[first:] if first else rows
+        if self.width is None:
+            self.width = next((len(row) for row in kept if row), None)
+        if {*map(len, kept)} != {self.width}:
+            self._refuse_other_widths(rows, first, split, position)
+            kept = [row for row in kept if row]  # blank lines are no rows
+        if not kept:
+            return []
+        values: Any = kept
+        if self.converters:
+            try:
+                columns: list[Any] = list(zip(*kept, strict=True))
+                for index, convert in self.converters:
+                    columns[index] = list(map(convert, columns[index]))
+            except Exception as error:
+                self._refuse_bad_value(rows, first, split, position)
+                raise AssertionError("a value was refused once and accepted then") from error
+            values = zip(*columns, strict=True)
+        if self.names is None:
+            return list(map(tuple, values))
+        names = self.names
+        return [dict(zip(names, row, strict=False)) for row in values]
+
+    def _refuse_other_widths(
+        self, rows: list[Row], first: int, split: FileSplit, position: Position
+    ) -> None:
+        for i, row in enumerate(rows[first:], first):
+            if row and len(row) != self.width:
+                raise BadRecordError(
+                    f"{shown(split)}: {position(i)} has {len(row)} columns, not {self.width}: "
+                    f"{shortened(row)}; check the delimiter and the quotes"
+                )
+
+    def _refuse_bad_value(
+        self, rows: list[Row], first: int, split: FileSplit, position: Position
+    ) -> None:
+        for i, row in enumerate(rows[first:], first):
+            for index, convert in self.converters if row else ():
+                where = f"{shown(split)}: {position(i)}, column "
+                where += repr(self.names[index]) if self.names else str(index)
+                if index >= len(row):
+                    raise BadRecordError(f"{where}: the row has {len(row)} columns only")
+                try:
+                    convert(row[index])
+                except Exception as error:
+                    raise BadRecordError(
+                        f"{where}: {shortened(row[index])} is refused by types: {error}"
+                    ) from error
+
+
+def check_dialect(what: str, **options: Any) -> dict[str, Any]:
+    """Options for the csv module; no quote character means that nothing is quoted."""
+    if options.get("quotechar", "") is None:
+        options["quoting"] = csv.QUOTE_NONE
+    try:
+        csv.reader([], **options)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{what}: {error}; write a single character, such as delimiter=';'"
+        ) from None
+    return options
+
+
+def check_names(what: str, names: Any) -> tuple[str, ...]:
+    """Names of columns: strings that differ."""
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise InvalidArgumentError(f"{what}={names!r}: write a list of column names")
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"{what}={names!r}: write a list of strings, one per column")
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"{what}={names!r}: a name is there twice; write different ones")
+    return tuple(names)
+
+
+def _malformed(split: FileSplit, where: str, error: csv.Error, hint: str = "") -> BadRecordError:
+    return BadRecordError(f"{shown(split)}: {where} is not CSV: {error}{hint}")
+
+
+def _line_count(row: Row) -> int:
+    """How many lines of the file the row takes up."""
+    return 1 + sum(_line_ends(field) for field in row)
+
+
+def _line_ends(field: str) -> int:
+    return field.count("\n") + field.count("\r") - field.count("\r\n")
+
+
+class CsvSink(FileSink[Any]):
+    """Writes every item as a row; see :mod:`jetlet.connectors.rows` for what a row may be."""
+
+    def __init__(
+        self,
+        directory: object,
+        *,
+        header: bool | Sequence[str] | None = None,
+        delimiter: str = ",",
+        quotechar: str | None = '"',
+        escapechar: str | None = None,
+        encoding: str = "utf-8",
+        compression: str | None = None,
+        mode: str = "overwrite",
+        name: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._dialect = check_dialect(
+            "sinks.csv", delimiter=delimiter, quotechar=quotechar, escapechar=escapechar
+        )
+        encoding = check_encoding("sinks.csv", encoding)
+        super().__init__(
+            "csv",
+            directory,
+            extension=".csv",
+            compression=compression,
+            mode=mode,
+            name=name,
+            storage_options=storage_options,
+        )
+        self._encoding = encoding
+        self._header: bool | tuple[str, ...] | None = (
+            header
+            if header is None or isinstance(header, bool)
+            else check_names("sinks.csv: header", header)
+        )
+
+    def encoder(self, file: BinaryIO) -> PartEncoder:
+        return _CsvEncoder(TextOutput(file, self._encoding), self._header, self._dialect)
+
+
+class _CsvEncoder:
+    def __init__(
+        self,
+        output: TextOutput,
+        header: bool | tuple[str, ...] | None,
+        dialect: dict[str, Any],
+    ) -> None:
+        self._output = output
+        self._header = header
+        self._dialect = dialect | {"lineterminator": "\n"}
+        self._shape: RowShape | None = None
+
+    def write(self, batch: Sequence[Any]) -> None:
+        head: list[Sequence[Any]] = []
+        if self._shape is None:
+            self._shape, head = self._start(batch[0])
+        rows = [*head, *self._shape.rows(batch)]
+        try:
+            text = self._format(rows)
+            if "\r" in text:
+                text = "".join(map(self._format_with_returns, rows))
+        except csv.Error as error:
+            raise BadRecordError(
+                f"an item of {shortened(batch)} cannot be written as CSV: {error}; write "
+                "quotechar=... or escapechar=..."
+            ) from error
+        self._output.write(text)
+
+    def close(self) -> None:
+        self._output.close()
+
+    def _format(self, rows: Sequence[Sequence[Any]], **changes: Any) -> str:
+        text = io.StringIO(newline="")
+        csv.writer(text, **self._dialect | changes).writerows(rows)
+        return text.getvalue()
+
+    def _format_with_returns(self, row: Sequence[Any]) -> str:
+        r"""As `_format`; not all versions of csv.writer quote a ``\r``, which then ends the row."""
+        text = self._format([row])
+        if "\r" not in text:
+            return text
+        if self._dialect["quotechar"] is None:
+            raise csv.Error("a carriage return needs quotes")
+        return self._format([row], quoting=csv.QUOTE_ALL)
+
+    def _start(self, first: Any) -> tuple[RowShape, list[Sequence[Any]]]:
+        """How items become rows, and the header."""
+        if isinstance(self._header, tuple):
+            return RowShape(self._header, chosen=True, missing=""), [self._header]
+        names = column_names(first)
+        if names is None and self._header:
+            raise BadRecordError(
+                f"sinks.csv: header=True, but {shortened(first)} has no names for its columns; "
+                "write header=[...] with the names"
+            )
+        head = [] if names is None or self._header is False else [names]
+        return RowShape(names, missing=""), [*head]

@@ -1,0 +1,287 @@
+"""Parquet files, through pyarrow: a source of dicts, and a sink of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from jetlet.connectors.files.csv import check_names
+from jetlet.connectors.files.input import REMOTE_READERS, FileSource
+from jetlet.connectors.files.sink import FileSink, PartEncoder
+from jetlet.connectors.rows import RowShape, column_names
+from jetlet.core.arguments import shortened
+from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.storage.file_systems import is_url, locate, without_credentials
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_AT_ONCE = 8 * BATCH_SIZE
+"""How many rows are turned into columns together; the first such rows settle the types."""
+ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_ROWS = 1 << 20
+
+COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli")
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """The split of a Parquet file: one of its row groups."""
+
+    location: str
+    index: int
+
+
+class ParquetSource(FileSource[dict[str, Any]]):
+    """Rows as dicts; several readers share a file by its row groups."""
+
+    def __init__(
+        self,
+        path: object,
+        *,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        _require_arrow("sources.parquet")
+        super().__init__(
+            "parquet",
+            path,
+            name=name,
+            local_parallelism=local_parallelism or REMOTE_READERS,
+            storage_options=storage_options,
+        )
+        self._columns = (
+            None if columns is None else [*check_names("sources.parquet: columns", columns)]
+        )
+        self._filters = filters
+        # A row group is fetched as a whole, which takes longer than a cooperative worker has.
+        self.is_blocking = True
+
+    def splits(self, target: int) -> Sequence[RowGroup]:
+        self._filter()
+        return [
+            RowGroup(file.location, index)
+            for file in self.files.list()
+            for index in range(self._count_row_groups(file.location))
+        ]
+
+    def read(self, split: RowGroup) -> Iterator[list[dict[str, Any]]]:
+        with self._open(split.location) as file:
+            for batch in self._batches(file, split):
+                if batch.num_rows:
+                    yield batch.to_pylist()
+
+    def _batches(self, file: Any, split: RowGroup) -> Iterator[pa.RecordBatch]:
+        import pyarrow.dataset as ds
+        import pyarrow.parquet as pq
+        from pyarrow.fs import LocalFileSystem
+
+        predicate = self._filter()
+        if predicate is None:
+            with pq.ParquetFile(file) as parquet:
+                yield from parquet.iter_batches(
+                    batch_size=BATCH_SIZE,
+                    row_groups=[split.index],
+                    columns=self._columns,
+                    use_threads=False,
+                )
+            return
+        fragment = ds.ParquetFileFormat().make_fragment(
+            file,
+            filesystem=LocalFileSystem() if isinstance(file, str) else None,
+            row_groups=[split.index],
+        )
+        scanner = fragment.scanner(
+            columns=self._columns, filter=predicate, batch_size=BATCH_SIZE, use_threads=False
+        )
+        yield from scanner.to_batches()
+
+    @contextmanager
+    def _open(self, location: str) -> Iterator[Any]:
+        """What pyarrow reads from: a path where it can open one itself, else an open file."""
+        if is_url(location):
+            storage, path = locate(location, self.files.options)
+            with storage.open_read(path) as file:
+                yield file
+        else:
+            yield location
+
+    def _count_row_groups(self, location: str) -> int:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        shown = without_credentials(location)
+        with self._open(location) as file:
+            try:
+                parquet = pq.ParquetFile(file)
+            except pa.ArrowInvalid as error:
+                raise BadRecordError(f"{shown} is not a Parquet file: {error}") from error
+            with parquet:
+                there = set(parquet.schema_arrow.names)
+                for column in self._columns or ():
+                    if column not in there:
+                        raise InvalidArgumentError(
+                            f"sources.parquet: columns names {column!r}, which {shown} does not "
+                            f"have; its columns are {', '.join(map(repr, sorted(there)))}"
+                        )
+                return int(parquet.num_row_groups)
+
+    def _filter(self) -> pa.compute.Expression | None:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        if self._filters is None or isinstance(self._filters, pc.Expression):
+            return self._filters
+        try:
+            return pq.filters_to_expression(self._filters)
+        except (TypeError, ValueError, IndexError) as error:
+            raise InvalidArgumentError(
+                f"sources.parquet: filters={self._filters!r}: {error}; write an expression like "
+                "pyarrow.compute.field('age') > 30, or a list like [('age', '>', 30)]"
+            ) from error
+
+
+class ParquetSink(FileSink[Any]):
+    """Writes every item as a row; see :mod:`jetlet.connectors.rows` for what a row may be."""
+
+    def __init__(
+        self,
+        directory: object,
+        *,
+        schema: pa.Schema | Sequence[str] | None = None,
+        compression: str | None = "snappy",
+        mode: str = "overwrite",
+        name: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        _require_arrow("sinks.parquet")
+        if compression is not None and compression not in COMPRESSIONS:
+            raise InvalidArgumentError(
+                f"sinks.parquet: compression={compression!r} is not known; write one of "
+                f"{', '.join(map(repr, COMPRESSIONS))}, or None"
+            )
+        super().__init__(
+            "parquet",
+            directory,
+            extension=".parquet",
+            mode=mode,
+            name=name,
+            storage_options=storage_options,
+        )
+        if schema is None or type(schema).__module__.partition(".")[0] == "pyarrow":
+            self._schema = schema
+        else:
+            self._schema = check_names("sinks.parquet: schema", schema)
+        self._parquet_compression = compression or "none"
+        # Compressing a row group takes longer than a cooperative worker has.
+        self.is_blocking = True
+
+    def encoder(self, file: BinaryIO) -> PartEncoder:
+        return _ParquetEncoder(file, self._schema, self._parquet_compression)
+
+
+class _ParquetEncoder:
+    """Gathers rows into columns, and columns into row groups."""
+
+    def __init__(
+        self, file: BinaryIO, schema: pa.Schema | tuple[str, ...] | None, compression: str
+    ) -> None:
+        self._file = file
+        self._names = schema if isinstance(schema, tuple) else None
+        self._schema: pa.Schema | None = None if isinstance(schema, tuple) else schema
+        self._compression = compression
+        self._shape: RowShape | None = None
+        self._writer: Any = None
+        self._items: list[Any] = []
+        self._columns: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._rows = 0
+
+    def write(self, batch: Sequence[Any]) -> None:
+        self._items += batch
+        if len(self._items) >= ROWS_AT_ONCE:
+            self._to_columns()
+            if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
+                self._write_row_group()
+
+    def close(self) -> None:
+        self._to_columns()
+        self._write_row_group()
+        self._writer.close()
+
+    def _to_columns(self) -> None:
+        import pyarrow as pa
+
+        items, self._items = self._items, []
+        if not items:
+            return
+        if self._shape is None:
+            self._shape = self._new_shape(items)
+        rows = self._shape.rows(items)
+        names = list(map(str, self._shape.names or ()))
+        arrays = []
+        for i, (name, values) in enumerate(zip(names, zip(*rows, strict=True), strict=True)):
+            kind = None if self._schema is None else self._schema.field(i).type
+            try:
+                arrays.append(pa.array(values, type=kind))
+            except (
+                pa.ArrowInvalid,
+                pa.ArrowTypeError,
+                pa.ArrowNotImplementedError,
+                OverflowError,
+            ) as error:
+                raise BadRecordError(
+                    f"sinks.parquet: the column {name!r} cannot be written"
+                    + (f" as {kind}" if kind else "")
+                    + f": {error}; write schema=pyarrow.schema([...]) with the type it should have"
+                ) from error
+        if self._schema is None:
+            self._schema = pa.schema(
+                [(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            )
+        columns = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._columns.append(columns)
+        self._bytes += columns.nbytes
+        self._rows += columns.num_rows
+
+    def _write_row_group(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, self._schema, compression=self._compression)
+        if self._columns:
+            table = pa.Table.from_batches(self._columns)
+            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._columns = []
+        self._bytes = self._rows = 0
+
+    def _new_shape(self, items: list[Any]) -> RowShape:
+        if self._schema is not None:
+            return RowShape(self._schema.names, chosen=True)
+        if self._names is not None:
+            return RowShape(self._names, chosen=True)
+        first = items[0]
+        names = column_names(first)
+        if isinstance(first, Mapping):
+            # An optional key may be missing in the first item.
+            mappings = (item for item in items if isinstance(item, Mapping))
+            names = tuple(dict.fromkeys(chain.from_iterable(mappings)))
+        elif names is None and isinstance(first, tuple | list):
+            names = tuple(f"_{i}" for i in range(1, len(first) + 1))  # as Spark names them
+        if names == ():
+            raise BadRecordError(f"sinks.parquet: {shortened(first)} has no columns to write")
+        return RowShape(names or ("value",))
+
+
+def _require_arrow(what: str) -> None:
+    if find_spec("pyarrow") is None:
+        raise MissingDependencyError(f"{what} needs pyarrow: pip install 'jetlet[arrow]'")

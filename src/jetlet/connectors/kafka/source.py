@@ -1,0 +1,234 @@
+"""Topics of Kafka as a source of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from jetlet.connectors.kafka.client import KafkaDirectory, KafkaServers, Place, check_topic
+from jetlet.connectors.kafka.consumer import KafkaConsumer, KafkaRecord, OnGap
+from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.core.processor import ProcessorContext
+from jetlet.errors import BadRecordError, InvalidArgumentError
+from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.processors.item_failure import item_at
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+Start = Literal["earliest", "latest", "committed"] | Mapping[Any, int] | int | datetime
+
+POLL_TIMEOUT: Final = 0.05
+"""Seconds that a poll waits for records."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartition:
+    """A partition to read, and where to begin."""
+
+    place: Place
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaDecoding:
+    """What becomes of a record."""
+
+    key: Callable[[bytes], Any] | None = None
+    value: Callable[[bytes], Any] | None = None
+    project: Callable[[KafkaRecord], Any] | None = None
+
+    def function(self) -> Callable[[Message[Any, Any]], Any]:
+        """From what the client gives to an item."""
+        decode_key, decode_value, project = self.key, self.value, self.project
+
+        def value_of(message: Message[Any, Any]) -> Any:
+            value = message.value()
+            return value if value is None or decode_value is None else decode_value(value)
+
+        def record_of(message: Message[Any, Any]) -> Any:
+            assert project is not None
+            key = message.key()
+            return project(
+                KafkaRecord(
+                    message.topic() or "",
+                    message.partition() or 0,
+                    message.offset() or 0,
+                    message.timestamp()[1],
+                    key if key is None or decode_key is None else decode_key(key),
+                    value_of(message),
+                    cast(list[tuple[str, Any]], message.headers() or []),
+                )
+            )
+
+        return value_of if project is None else record_of
+
+
+class KafkaSource(StreamSource[Any]):
+    """Follows the partitions of topics, each with the timestamps of its records."""
+
+    has_native_timestamps = True
+    is_replayable = True
+    is_blocking = True
+
+    def __init__(
+        self,
+        topic: str | Sequence[str],
+        servers: KafkaServers,
+        *,
+        start: Start = "earliest",
+        group: Any = None,
+        on_gap: OnGap = "skip",
+        decoding: KafkaDecoding | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> None:
+        what = servers.what
+        given: Any = [topic] if isinstance(topic, str) else topic
+        if not isinstance(given, list | tuple) or not given:
+            raise InvalidArgumentError(f"{what}({topic!r}): write a topic or a list of topics")
+        self._topics = list(dict.fromkeys(check_topic(what, each) for each in given))
+        decoding = decoding or KafkaDecoding()
+        for parameter in ("key", "value", "project"):
+            function = getattr(decoding, parameter)
+            if function is not None:
+                check_callable(f"{what}: {parameter}", function)
+        if decoding.key is not None and decoding.project is None:
+            raise InvalidArgumentError(
+                f"{what}: key=... is for a record's key, and items are values unless you write "
+                "project=..., such as project=lambda record: (record.key, record.value)"
+            )
+        if not (
+            start in ("earliest", "latest", "committed")
+            or (isinstance(start, int) and not isinstance(start, bool))
+            or isinstance(start, datetime | Mapping)
+        ):
+            raise InvalidArgumentError(
+                f"{what}: start={start!r}: write 'earliest', 'latest', 'committed', a dict from "
+                "partitions to offsets, or a timestamp in milliseconds (or as a datetime)"
+            )
+        if on_gap not in ("skip", "fail"):
+            raise InvalidArgumentError(f"{what}: on_gap={on_gap!r}: write 'skip' or 'fail'")
+        if group is not None and (not isinstance(group, str) or not group):
+            raise InvalidArgumentError(f"{what}: group={group!r}: write the name of a group")
+        if start == "committed" and group is None:
+            raise InvalidArgumentError(f"{what}: start='committed': write group=... with it")
+        self._servers = servers
+        self._start = start
+        self._group: str | None = group
+        self._on_gap: OnGap = on_gap
+        self._decoding = decoding
+        self.name = check_name(what, name) or f"kafka-source({','.join(self._topics)})"
+        self.preferred_local_parallelism = (
+            check_count(f"{what}: local_parallelism", local_parallelism) or 1
+        )
+
+    def partitions(self) -> Sequence[KafkaPartition]:
+        # "Latest" is when the job is submitted: what is sent while it starts is not missed.
+        with KafkaDirectory(self._servers, self._group) as directory:
+            places = directory.places(self._topics)
+            offsets = self._offsets(directory, places)
+        return [KafkaPartition(*each) for each in zip(places, offsets, strict=True)]
+
+    def _offsets(self, directory: KafkaDirectory, places: list[Place]) -> Sequence[int]:
+        start = self._start
+        if start == "latest":
+            return directory.end_offsets(places)
+        if isinstance(start, datetime):
+            start = int(start.timestamp() * 1000)
+        if isinstance(start, int):
+            return directory.offsets_at(places, start)
+        wanted: Mapping[Place, int] = {}
+        if start == "committed":
+            wanted = directory.committed(places)
+        elif isinstance(start, Mapping):
+            # A topic need not be named if there is only one.
+            is_short = len(self._topics) == 1
+            wanted = {
+                (self._topics[0], key) if is_short and isinstance(key, int) else key: offset
+                for key, offset in start.items()
+            }
+            if unknown := set(wanted) - set(places):
+                raise InvalidArgumentError(
+                    f"{self._servers.what}: start={start!r}: there is no partition "
+                    f"{min(unknown, key=repr)!r}; write some of {places!r}"
+                )
+        earliest = directory.start_offsets(places)
+        return [wanted.get(place, first) for place, first in zip(places, earliest, strict=True)]
+
+    def partition_key(self, number: int, partition: KafkaPartition) -> Place:
+        # A topic may get more partitions, which would move those of the topics behind it.
+        return partition.place
+
+    def open(
+        self, partitions: Sequence[KafkaPartition], context: ProcessorContext
+    ) -> StreamReader[Any]:
+        consumer = KafkaConsumer(
+            self._servers,
+            group=self._group,
+            on_gap=self._on_gap,
+            on_skip=lambda count: context.count("skipped_offsets", count),
+            logger=context.logger,
+        )
+        return KafkaStreamReader(consumer, partitions, self._decoding.function())
+
+
+class KafkaStreamReader(StreamReader[Any]):
+    """Polls a consumer for its partitions."""
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        partitions: Sequence[KafkaPartition],
+        decode: Callable[[Message[Any, Any]], Any],
+    ) -> None:
+        self._consumer = consumer
+        self._decode = decode
+        self._indices = {partition.place: i for i, partition in enumerate(partitions)}
+        self._starts = {partition.place: partition.offset for partition in partitions}
+        self._is_interrupted = False
+
+    def poll(self, limit: int) -> Sequence[Polled[Any]]:
+        consumer = self._consumer
+        if not consumer.positions:
+            consumer.assign(self._starts)
+        if self._is_interrupted:
+            return ()
+        return [
+            Polled(
+                self._indices[place],
+                self._decoded(messages),
+                [message.timestamp()[1] for message in messages],
+            )
+            for place, messages in consumer.poll(limit, POLL_TIMEOUT).items()
+        ]
+
+    def _decoded(self, messages: list[Message[Any, Any]]) -> list[Any]:
+        decode = self._decode
+        it = iter(messages)
+        try:
+            return [decode(message) for message in it]
+        except Exception as error:
+            bad = item_at(messages, it)
+            raise BadRecordError(
+                f"{bad.topic()}[{bad.partition()}], offset {bad.offset()}: cannot be decoded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def save(self) -> Sequence[int]:
+        positions = self._consumer.positions or self._starts
+        return [positions[place] for place in self._indices]
+
+    def restore(self, positions: Sequence[int | None]) -> None:
+        for place, position in zip(self._indices, positions, strict=True):
+            if position is not None:
+                self._starts[place] = position
+
+    def interrupt(self) -> None:
+        # The client cannot be woken; a poll that is under way does not wait for long.
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        self._consumer.close()

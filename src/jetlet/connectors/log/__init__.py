@@ -1,0 +1,1 @@
+"""The embedded log as a source and as a sink of pipelines."""

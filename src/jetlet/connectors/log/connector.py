@@ -1,0 +1,229 @@
+"""An embedded log as a source and as a sink of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from jetlet.connectors.log.transactions import LogStaging, LogTransactionWriter
+from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.core.processor import ProcessorContext
+from jetlet.errors import InvalidArgumentError
+from jetlet.log.log import Log, LogOptions
+from jetlet.log.reader import OnGap, PartitionReader
+from jetlet.pipeline.sink import SinkWriter, TransactionalSink, WriterPlace
+from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+
+T = TypeVar("T")
+
+Start = Literal["earliest", "latest"] | Mapping[int, int] | int | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LogPartition:
+    """A partition to read, and where to begin."""
+
+    index: int
+    offset: int | None
+    """``None`` is the first record that is there."""
+
+
+class LogSource(StreamSource[Any]):
+    """Follows the partitions of a log, each with the timestamps of its records."""
+
+    has_native_timestamps = True
+    is_replayable = True
+
+    def __init__(
+        self,
+        options: LogOptions,
+        *,
+        start: Start = "earliest",
+        on_gap: OnGap = "skip",
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> None:
+        what = "sources.log"
+        if not (
+            start in ("earliest", "latest")
+            or (isinstance(start, int) and not isinstance(start, bool))
+            or isinstance(start, datetime | Mapping)
+        ):
+            raise InvalidArgumentError(
+                f"{what}: start={start!r}: write 'earliest', 'latest', a dict from partitions to "
+                "offsets, or a timestamp in milliseconds (or as a datetime)"
+            )
+        if on_gap not in ("skip", "fail"):
+            raise InvalidArgumentError(f"{what}: on_gap={on_gap!r}: write 'skip' or 'fail'")
+        self._options = options
+        self._start = start
+        self._on_gap: OnGap = on_gap
+        self.name = check_name(what, name) or f"log-source({options.directory.split('/')[-1]})"
+        self.preferred_local_parallelism = (
+            check_count(f"{what}: local_parallelism", local_parallelism) or 1
+        )
+
+    def partitions(self) -> Sequence[LogPartition]:
+        # "Latest" is when the job is submitted: what is appended while it starts is not missed.
+        with Log.with_options("sources.log", self._options) as log:
+            count = range(log.partition_count)
+            start = self._start
+            offsets: Sequence[int | None]
+            if start == "earliest":
+                offsets = [None for _ in count]
+            elif start == "latest":
+                offsets = log.end_offsets()
+            elif isinstance(start, Mapping):
+                if unknown := set(start) - set(count):
+                    raise InvalidArgumentError(
+                        f"sources.log: start={start!r}: the log has no partition "
+                        f"{min(unknown, key=repr)!r}; write partitions from 0 to {len(count) - 1}"
+                    )
+                offsets = [start.get(i) for i in count]
+            else:
+                if isinstance(start, datetime):
+                    start = int(start.timestamp() * 1000)
+                assert isinstance(start, int)
+                offsets = [log.offset_at(i, start) for i in count]
+        return [LogPartition(i, offset) for i, offset in enumerate(offsets)]
+
+    def open(
+        self, partitions: Sequence[LogPartition], context: ProcessorContext
+    ) -> StreamReader[Any]:
+        return LogStreamReader(
+            Log.with_options("sources.log", self._options), partitions, self._on_gap, context
+        )
+
+
+class LogStreamReader(StreamReader[Any]):
+    """Polls its partitions in turn."""
+
+    def __init__(
+        self,
+        log: Log,
+        partitions: Sequence[LogPartition],
+        on_gap: OnGap,
+        context: ProcessorContext,
+    ) -> None:
+        self._log = log
+        self._partitions = partitions
+        self._on_gap: OnGap = on_gap
+        self._context = context
+        self._starts = [partition.offset for partition in partitions]
+        self._readers: list[tuple[int, PartitionReader]] = []
+        self._turn = 0
+
+    def poll(self, limit: int) -> Sequence[Polled[Any]]:
+        readers = self._readers or self._open()
+        polled = []
+        # Another one comes first each time, so that none has to wait for busier ones.
+        self._turn = (self._turn + 1) % len(readers)
+        for index, reader in readers[self._turn :] + readers[: self._turn]:
+            records = reader.poll(limit)
+            if records is not None:
+                polled.append(Polled(index, records.items, records.timestamps))
+                limit -= len(records.items)
+                if limit <= 0:
+                    break
+        return polled
+
+    def save(self) -> Sequence[int]:
+        return [reader.offset for _, reader in self._readers or self._open()]
+
+    def restore(self, positions: Sequence[int | None]) -> None:
+        self._starts = [
+            partition.offset if position is None else position
+            for partition, position in zip(self._partitions, positions, strict=True)
+        ]
+
+    def close(self) -> None:
+        for _, reader in self._readers:
+            reader.close()
+        self._log.close()
+
+    def _open(self) -> list[tuple[int, PartitionReader]]:
+        for i, (partition, start) in enumerate(zip(self._partitions, self._starts, strict=True)):
+            reader = self._log.reader(
+                partition.index, start, on_gap=self._on_gap, on_skip=self._count_skipped
+            )
+            self._readers.append((i, reader))
+        return self._readers
+
+    def _count_skipped(self, count: int) -> None:
+        self._context.count("skipped_offsets", count)
+
+
+class LogSink(TransactionalSink[T]):
+    """Appends items to a log as they come. They stay if the job fails.
+
+    With transactions, they are appended when these are committed.
+    """
+
+    def __init__(
+        self,
+        options: LogOptions,
+        *,
+        key: Callable[[T], Any] | None = None,
+        timestamp: Callable[[T], int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        what = "sinks.log"
+        for parameter, function in (("key", key), ("timestamp", timestamp)):
+            if function is not None:
+                check_callable(f"{what}: {parameter}", function)
+        self._options = options
+        self._key = key
+        self._timestamp = timestamp
+        self.name = check_name(what, name) or f"log-sink({options.directory.split('/')[-1]})"
+        self.is_blocking = options.sync_interval is not None
+
+    def begin(self, run_id: str) -> None:
+        self._open().close()
+
+    def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
+        return _LogWriter(self._open(), self._key, self._timestamp)
+
+    def open_transactional(self, place: WriterPlace) -> LogTransactionWriter[T]:
+        staging = LogStaging(self._open(), syncs=self._options.sync_interval is not None)
+        return LogTransactionWriter(staging, self._key, self._timestamp, place)
+
+    def commit_last(self, run_id: str, vertex: str, prepared: Sequence[Any]) -> None:
+        with self._open() as log:
+            staging = LogStaging(log, syncs=self._options.sync_interval is not None)
+            for each in prepared:
+                staging.append(each)
+            staging.forget(run_id, vertex)
+
+    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
+        pass
+
+    def abort(self, run_id: str) -> None:
+        pass
+
+    def _open(self) -> Log:
+        return Log.with_options("sinks.log", self._options)
+
+
+class _LogWriter(SinkWriter[T]):
+    def __init__(
+        self,
+        log: Log,
+        key: Callable[[T], Any] | None,
+        timestamp: Callable[[T], int] | None,
+    ) -> None:
+        self._log = log
+        self._key = key
+        self._timestamp = timestamp
+
+    def write(self, batch: Sequence[T]) -> None:
+        timestamp = self._timestamp
+        times = None if timestamp is None else [timestamp(item) for item in batch]
+        self._log.append(batch, key=self._key, timestamps=times)
+
+    def finish(self) -> None:
+        self._log.close()
+
+    def abort(self) -> None:
+        self._log.close()

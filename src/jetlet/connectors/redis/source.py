@@ -1,0 +1,344 @@
+"""Streams of Redis as a source of pipelines."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from jetlet.connectors.redis.client import (
+    ANSWER_TIMEOUT,
+    NO_REPLY,
+    RedisConnection,
+    RedisServer,
+    check_streams,
+)
+from jetlet.core.arguments import check_callable, check_count, check_encoding, check_name
+from jetlet.core.processor import ProcessorContext
+from jetlet.errors import (
+    BadRecordError,
+    InputNotFoundError,
+    InvalidArgumentError,
+    ServerUnreachableError,
+)
+from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.processors.item_failure import item_at
+
+Start = Literal["earliest", "latest"] | Mapping[str, str] | int | datetime
+
+POLL_TIMEOUT: Final = 0.05
+"""Seconds that a poll waits for entries."""
+BLOCK_MS: Final = 1000
+"""For how long the server waits for entries before it answers that there are none."""
+FIRST_PAUSE_MS: Final = 100
+"""Before connecting again; each further pause is twice as long."""
+MAX_PAUSE_MS: Final = 10_000
+
+_FIRST: Final = "0-0"
+_LAST_SEQUENCE: Final = (1 << 64) - 1
+_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
+
+
+class RedisEntry(NamedTuple):
+    """An entry of a stream."""
+
+    stream: str
+    id: str
+    fields: dict[Any, Any]
+    """Strings, or bytes if there is no encoding."""
+
+    @property
+    def timestamp(self) -> int:
+        """The time in its id, in milliseconds since 1970 unless the writer chose otherwise."""
+        return int(self.id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class RedisPartition:
+    """A stream to read, and the id behind which to begin."""
+
+    stream: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedisDecoding:
+    """What becomes of an entry."""
+
+    encoding: str | None = "utf-8"
+    project: Callable[[RedisEntry], Any] | None = None
+
+    def item(self, stream: str, id: bytes, fields: Sequence[bytes]) -> Any:
+        """From what the server sends to an item."""
+        encoding = self.encoding
+        values: Sequence[Any] = (
+            fields if encoding is None else [each.decode(encoding) for each in fields]
+        )
+        found = dict(zip(values[::2], values[1::2], strict=True))
+        project = self.project
+        return found if project is None else project(RedisEntry(stream, id.decode(), found))
+
+
+class RedisStreamSource(StreamSource[Any]):
+    """Follows streams, each of which is a partition, with the times in the ids of their entries."""
+
+    has_native_timestamps = True
+    is_replayable = True
+    is_blocking = True
+
+    def __init__(
+        self,
+        streams: str | Sequence[str],
+        server: RedisServer,
+        *,
+        start: Start = "earliest",
+        must_exist: bool = True,
+        decoding: RedisDecoding | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> None:
+        what = server.what
+        self._streams = check_streams(what, streams)
+        self._decoding = decoding or RedisDecoding()
+        if self._decoding.encoding is not None:
+            check_encoding(what, self._decoding.encoding)
+        if self._decoding.project is not None:
+            check_callable(f"{what}: project", self._decoding.project)
+        if isinstance(start, Mapping):
+            for stream, id in start.items():
+                _check_position(what, self._streams, stream, id)
+        elif start not in ("earliest", "latest") and (
+            isinstance(start, bool) or not isinstance(start, int | datetime)
+        ):
+            raise InvalidArgumentError(
+                f"{what}: start={start!r}: write 'earliest', 'latest', a dict from streams to ids, "
+                "or a timestamp in milliseconds (or as a datetime)"
+            )
+        self._server = server
+        self._start = start
+        self._must_exist = must_exist
+        self.name = check_name(what, name) or f"redis-source({','.join(self._streams)})"
+        self.preferred_local_parallelism = (
+            check_count(f"{what}: local_parallelism", local_parallelism) or 1
+        )
+
+    def partitions(self) -> Sequence[RedisPartition]:
+        # "Latest" is when the job is submitted: what is added while it starts is not missed.
+        connection = self._server.connection()
+        connection.connect()
+        try:
+            return [
+                RedisPartition(each, self._position(connection, each)) for each in self._streams
+            ]
+        finally:
+            connection.close()
+
+    def _position(self, connection: RedisConnection, stream: str) -> str:
+        """Where to begin in a stream, which is there, or may come."""
+        what, address = self._server.what, self._server.address
+        kind = connection.ask("TYPE", stream).decode()
+        if kind == "none" and self._must_exist:
+            raise InputNotFoundError(
+                f"{what}({stream!r}): Redis at {address} has no such stream; check its key, or "
+                "write must_exist=False to wait for it"
+            )
+        if kind not in ("none", "stream"):
+            raise InvalidArgumentError(
+                f"{what}({stream!r}): what Redis at {address} has there is a {kind}; write the key "
+                "of a stream"
+            )
+        start = self._start
+        if isinstance(start, Mapping):
+            return start.get(stream, _FIRST)
+        if isinstance(start, datetime):
+            start = int(start.timestamp() * 1000)
+        if isinstance(start, int):
+            return f"{start - 1}-{_LAST_SEQUENCE}" if start > 0 else _FIRST
+        if start == "earliest" or kind == "none":
+            return _FIRST
+        newest = connection.ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        return newest[0][0].decode() if newest else _FIRST
+
+    def partition_key(self, number: int, partition: RedisPartition) -> str:
+        # The list of streams may be another when the job is resumed.
+        return partition.stream
+
+    def open(
+        self, partitions: Sequence[RedisPartition], context: ProcessorContext
+    ) -> StreamReader[Any]:
+        return RedisStreamReader(self._server, partitions, self._decoding, context)
+
+
+class RedisStreamReader(StreamReader[Any]):
+    """Reads all its streams over one connection, which it makes again when it is lost.
+
+    A question stays with the server until there are entries, over as many polls as it takes.
+    """
+
+    def __init__(
+        self,
+        server: RedisServer,
+        partitions: Sequence[RedisPartition],
+        decoding: RedisDecoding,
+        context: ProcessorContext,
+    ) -> None:
+        self._server = server
+        self._streams = [partition.stream for partition in partitions]
+        self._indices = {stream.encode(): i for i, stream in enumerate(self._streams)}
+        self._positions = [partition.position for partition in partitions]
+        self._decode = decoding.item
+        self._now = context.clock.monotonic_ns
+        self._logger = context.logger
+        self._interrupted = threading.Event()
+        self._connection: RedisConnection | None = None
+        self._attempt: _Attempt | None = None
+        """To connect, on a thread of its own."""
+        self._pause_ms = FIRST_PAUSE_MS
+        self._retry_ns = 0
+        self._asked_ns: int | None = None
+        """Since when a question has been with the server."""
+
+    def poll(self, limit: int) -> Sequence[Polled[Any]]:
+        if self._interrupted.is_set():
+            return ()
+        connection = self._connection or self._connect()
+        if connection is None:
+            return ()
+        try:
+            if self._asked_ns is None:
+                self._ask(connection, limit)
+            reply = connection.receive(POLL_TIMEOUT)
+        except ServerUnreachableError as error:
+            self._lose(error)
+            return ()
+        if reply is NO_REPLY:
+            self._check_patience()
+            return ()
+        self._asked_ns = None
+        self._pause_ms = FIRST_PAUSE_MS
+        return [self._polled(stream, entries) for stream, entries in reply or ()]
+
+    def _ask(self, connection: RedisConnection, limit: int) -> None:
+        self._asked_ns = self._now()
+        count = max(1, limit // len(self._streams))
+        question = ("XREAD", "COUNT", count, "BLOCK", BLOCK_MS, "STREAMS")
+        connection.send([(*question, *self._streams, *self._positions)])
+
+    def _polled(self, stream: bytes, entries: Sequence[Any]) -> Polled[Any]:
+        index = self._indices[stream]
+        name = self._streams[index]
+        decode = self._decode
+        it = iter(entries)
+        try:
+            items = [decode(name, id, fields) for id, fields in it]
+        except Exception as error:
+            bad = item_at(entries, it)[0].decode()
+            advice = "; write encoding=None" if isinstance(error, UnicodeDecodeError) else ""
+            raise BadRecordError(
+                f"stream {name!r}, entry {bad}: cannot be decoded: {type(error).__name__}: "
+                f"{error}{advice}"
+            ) from error
+        self._positions[index] = entries[-1][0].decode()
+        return Polled(index, items, [int(id[: id.index(b"-")]) for id, _ in entries])
+
+    def save(self) -> Sequence[str]:
+        return list(self._positions)
+
+    def restore(self, positions: Sequence[str | None]) -> None:
+        for index, position in enumerate(positions):
+            if position is not None:
+                self._positions[index] = position
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def close(self) -> None:
+        if self._attempt is not None:
+            self._attempt.abandon()
+        if self._connection is not None:
+            self._connection.close()
+
+    # --- Connecting -------------------------------------------------------------------------
+
+    def _connect(self) -> RedisConnection | None:
+        """A connection, once there is one; waits no longer than a poll may."""
+        attempt = self._attempt
+        if attempt is None:
+            left_ms = (self._retry_ns - self._now()) // 1_000_000
+            if left_ms > 0:
+                self._interrupted.wait(min(POLL_TIMEOUT, left_ms / 1000))
+                return None
+            attempt = self._attempt = _Attempt(self._server.connection())
+        if not attempt.has_ended.wait(POLL_TIMEOUT):
+            return None
+        self._attempt = None
+        if attempt.error is not None:
+            self._lose(attempt.error)
+        else:
+            self._connection = attempt.connection
+        return self._connection
+
+    def _check_patience(self) -> None:
+        """A server that has not answered for much longer than it was to wait is lost."""
+        assert self._asked_ns is not None
+        waited_ms = (self._now() - self._asked_ns) // 1_000_000
+        if waited_ms > BLOCK_MS + ANSWER_TIMEOUT * 1000:
+            self._lose(TimeoutError(f"no answer for {waited_ms / 1000:.1f} s"))
+
+    def _lose(self, error: Exception) -> None:
+        if self._interrupted.is_set():
+            return
+        self._logger.warning("%s; connecting again in %.1f s", error, self._pause_ms / 1000)
+        self._retry_ns = self._now() + self._pause_ms * 1_000_000
+        self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)
+        self._asked_ns = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Attempt:
+    """Connects on a thread, because looking up a host and connecting cannot be interrupted."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self.connection = connection
+        self.error: Exception | None = None
+        self.has_ended = threading.Event()
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        threading.Thread(target=self._run, name="jetlet-redis-connect", daemon=True).start()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._is_abandoned = True
+            if self.has_ended.is_set():
+                self.connection.close()
+
+    def _run(self) -> None:
+        try:
+            self.connection.connect()
+        except Exception as error:
+            self.error = error
+        with self._lock:
+            self.has_ended.set()
+            if self._is_abandoned:
+                self.connection.close()
+
+
+def _check_position(what: str, streams: Sequence[str], stream: Any, id: Any) -> None:
+    if stream not in streams:
+        raise InvalidArgumentError(
+            f"{what}: start: {stream!r} is not read; write some of {', '.join(map(repr, streams))}"
+        )
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        raise InvalidArgumentError(
+            f"{what}: start: {stream!r}: {id!r}: write the id of an entry, such as "
+            "'1700000000000-0'"
+        )

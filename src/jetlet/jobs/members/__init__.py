@@ -1,0 +1,1 @@
+"""Jobs on several member processes: who starts them, what they are told, what they send."""

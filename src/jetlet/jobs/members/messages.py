@@ -1,0 +1,158 @@
+"""What coordinator and members tell each other: pickled, over an authenticated connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jetlet.snapshots.context import ActiveSnapshot
+from jetlet.snapshots.directory import SnapshotDirectory
+from jetlet.snapshots.format import SnapshotRecord
+from jetlet.snapshots.member_report import EndedProcessor, MemberReport
+
+CLIENT_ACK = 0x02
+"""The type of messages that tell a member how many of its items the submitter has taken."""
+CONTROL = 0x10
+"""The type of messages with one of the objects below, pickled."""
+CLIENT = 0x90
+"""The type of messages with items for the submitting process."""
+FAREWELL = 0x91
+"""The type of a member's last message; as data, it overtakes no item."""
+SAVED = 0x92
+"""The type of messages with a :class:`Saved`, which do not overtake items either: those before the
+barrier must have arrived before the snapshot counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Member: here I am, and my peers find me at ``address``."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """What a member has to know of snapshots when it begins."""
+
+    last_id: int
+    """Snapshots that are taken have higher ones."""
+    record: SnapshotRecord | None
+    """Of the snapshot to begin with, if not anew."""
+    directory: SnapshotDirectory | None
+    """Where that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Coordinator: this is what you run."""
+
+    dag: bytes
+    job_name: str
+    run_id: str
+    default_parallelism: int
+    workers: int | None
+    processing_guarantee: str
+    addresses: Mapping[int, str]
+    stray_classes: tuple[tuple[str, str], ...]
+    """See :func:`jetlet.core.pickling.adopt_classes`."""
+    epoch: int = 0
+    """Number of the attempt. What an older one says or writes does not count."""
+    snapshots: SnapshotPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Member: I have the plan, and a connection with every peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Coordinator: all are ready; run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Coordinator: stop, whatever you do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The metrics of a member: of its processors, its workers, its ends of network edges."""
+
+    processors: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    """(vertex, values) for each."""
+    edges: Sequence[Mapping[str, Any]] = ()
+    workers: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Member: a sign of life."""
+
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Member: all my tasklets have ended; the last message."""
+
+    failure: Any
+    """``None``, or a :class:`~jetlet.core.remote_failure.RemoteFailure`."""
+    reports: Sequence[tuple[str, Any]]
+    counters: Counters
+    ended: tuple[EndedProcessor, ...] = ()
+    """What its processors have left, for snapshots of the others and for the last one."""
+
+
+# --- Snapshots ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Member: none of my edges of higher priority is being drained; I can take snapshots."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Coordinator: save your state there."""
+
+    epoch: int
+    snapshot: ActiveSnapshot
+    directory: SnapshotDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Member: it is saved; or why it could not be."""
+
+    epoch: int
+    snapshot_id: int
+    report: MemberReport
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSnapshot:
+    """Coordinator: commit, or roll back."""
+
+    epoch: int
+    snapshot_id: int
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Member: that is done."""
+
+    epoch: int
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """Member: my connection with another member has broken."""
+
+    member: int
+    reason: str

@@ -1,0 +1,199 @@
+"""ServiceProcessor: map, filter and flat_map whose function uses a service.
+
+A service is what is dear to make and must be given back: a connection, a client, a model. A
+:class:`ServiceSupplier` makes one for all processors of a member, or one for each of them, and
+gives each back exactly once, also when the job fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.vertex import ProcessorSupplier
+from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.service_factory import ServiceFactory
+from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.item_failure import item_at
+
+__all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
+
+MAP: Final = "map"
+FILTER: Final = "filter"
+FLAT_MAP: Final = "flat_map"
+
+BLOCKING_TURN_NS: Final = 100_000_000
+"""A processor that may block returns after about so long, to be cancelled or take a snapshot."""
+
+
+class ServiceSupplier(ProcessorSupplier):
+    """Makes processors that call ``fn(service, item)`` for each item.
+
+    The factory's ``create(context)`` makes a service and its ``destroy(service)`` gives it back, if
+    it is shared once per member, otherwise once per processor. Both may block. If its calls may
+    block, each processor gets a thread of its own; a shared service is then used by several
+    threads at once.
+
+    ``map`` emits what ``fn`` returns, also ``None``; ``filter`` emits the item if it is true;
+    ``flat_map`` emits what is in the iterable that it returns.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        fn: Callable[[Any, Any], Any],
+        factory: ServiceFactory[Any],
+        *,
+        policy: ErrorPolicy,
+        data_ordinals: Ordinals = None,
+    ) -> None:
+        if kind not in (MAP, FILTER, FLAT_MAP):
+            raise InvalidArgumentError(
+                f"a processor with a service is of kind {MAP!r}, {FILTER!r} or {FLAT_MAP!r}, not "
+                f"{kind!r}"
+            )
+        for name, function in (("create", factory.create), ("destroy", factory.destroy)):
+            if not callable(function):
+                raise InvalidArgumentError(
+                    f"{kind}_using_service: the service's {name} is {function!r}: write a function"
+                )
+        if not callable(fn):
+            raise InvalidArgumentError(f"{kind}_using_service: fn={fn!r}: write a function")
+        self.kind = kind
+        self.fn = fn
+        self.factory = factory
+        self.policy = policy
+        self.data_ordinals = data_ordinals
+        self._shared = _Lease(factory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shared": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared = _Lease(self.factory)
+
+    def init(self, context: ProcessorContext) -> None:
+        if self.factory.is_shared:
+            self._shared.take(context)
+
+    def get(self) -> Processor:
+        # A shared service is there as long as the supplier is: the processors only borrow it.
+        own = None if self.factory.is_shared else _Lease(self.factory)
+        return ServiceProcessor(self, self._shared.service, own)
+
+    def close(self, error: BaseException | None) -> None:
+        self._shared.give_back()
+
+
+class _Lease:
+    """A service from the time it is made to the time it is given back. Safe from any thread."""
+
+    def __init__(self, factory: ServiceFactory[Any]) -> None:
+        self.service: Any = None
+        self._factory = factory
+        self._holders = 0
+        self._lock = threading.Lock()
+
+    def take(self, context: ProcessorContext) -> Any:
+        """Make the service, unless somebody has it already."""
+        with self._lock:
+            if self._holders == 0:
+                self.service = self._factory.create(context)
+            self._holders += 1
+            return self.service
+
+    def give_back(self) -> None:
+        """Destroy the service if nobody else has it; does nothing if it was never made."""
+        with self._lock:
+            if self._holders == 0:
+                return
+            self._holders -= 1
+            if self._holders == 0:
+                service, self.service = self.service, None
+                self._factory.destroy(service)
+
+
+class ServiceProcessor(BatchProcessor):
+    """Calls the function with its service for each item."""
+
+    def __init__(self, supplier: ServiceSupplier, service: Any, own: _Lease | None) -> None:
+        super().__init__(supplier.data_ordinals)
+        self.is_cooperative = not supplier.factory.is_blocking
+        self._fn = supplier.fn
+        self._policy = supplier.policy
+        self._kind = supplier.kind
+        self._service = service
+        self._own = own
+        self._taken = 0
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        if self._own is not None:
+            self._service = self._own.take(context)
+
+    def close(self) -> None:
+        self._service = None
+        if self._own is not None:
+            self._own.give_back()
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        if self.is_cooperative:
+            # The engine sees to it that the inbox is small enough for the function.
+            super().process(ordinal, inbox)
+            return
+        if not self._is_processed:
+            end = self.context.clock.monotonic_ns() + BLOCKING_TURN_NS
+            self._taken = self._process_one_by_one(inbox.items(), end)
+            self._is_processed = True
+        if self.flush():
+            inbox.remove(self._taken)
+            self._is_processed = False
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if not self._policy.fails:
+            self._process_one_by_one(batch)
+            return
+        fn = self._fn
+        service = self._service
+        items = iter(batch)
+        try:
+            if self._kind == MAP:
+                out = [fn(service, item) for item in items]
+            elif self._kind == FILTER:
+                out = [item for item in items if fn(service, item)]
+            else:
+                out = [result for item in items for result in fn(service, item)]
+        except Exception as error:
+            raise self._policy.failure(item_at(batch, items)) from error
+        self.send(out)
+
+    def _process_one_by_one(self, batch: Sequence[Any], end_ns: int | None = None) -> int:
+        """Process items, until the time is up if there is an end; returns how many."""
+        fn = self._fn
+        service = self._service
+        kind = self._kind
+        now = self.context.clock.monotonic_ns
+        out: list[Any] = []
+        count = 0
+        for item in batch:
+            count += 1
+            try:
+                if kind == MAP:
+                    out.append(fn(service, item))
+                elif kind == FILTER:
+                    if fn(service, item):
+                        out.append(item)
+                else:
+                    # All or nothing: an item counts as processed only with all of its results.
+                    out += list(fn(service, item))
+            except Exception as error:
+                self.reject(self._policy, item, error)
+            if end_ns is not None and now() >= end_ns:
+                break
+        self.send(out)
+        return count

@@ -1,0 +1,197 @@
+"""Restore: brings what a snapshot has saved back to the processors of one member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jetlet.core.items import DONE as DONE_ITEM
+from jetlet.core.items import BroadcastKey
+from jetlet.core.partitioning import partition_ids
+from jetlet.core.processor import Processor
+from jetlet.errors import RestartableError
+from jetlet.execution import progress_state as progress
+from jetlet.execution.outbound_edge import OutboundEdge
+from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
+from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.tasklet import Tasklet
+from jetlet.metrics.tasklet_metrics import TaskletMetrics
+from jetlet.snapshots.directory import SnapshotDirectory
+from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord
+from jetlet.snapshots.state_sink import Entry
+
+RESTORE_ORDINAL = -1
+"""Of the edge over which a processor gets its state back."""
+QUEUE_CAPACITY = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way of a vertex's entries to its processors on this member."""
+
+    queues: Sequence[BoundedQueue | None]
+    """By local index; ``None`` for a processor that had completed."""
+    places: Sequence[int | None]
+    """By partition, the local index of its owner; ``None`` if that is on another member."""
+    first: int | None = None
+    """If there are as many processors as there were, and each gets its own entries back: the number
+    of the first of this member."""
+
+
+class Restore:
+    """The snapshot that a member of ``member_count`` begins with."""
+
+    def __init__(
+        self, record: SnapshotRecord, directory: SnapshotDirectory, member_count: int
+    ) -> None:
+        self._record = record
+        self._directory = directory
+        self._member_count = member_count
+
+    @property
+    def snapshot_id(self) -> int:
+        """Of the snapshot."""
+        return self._record.snapshot_id
+
+    def has_ended(self, vertex: str, processor: int, total: int) -> bool:
+        """True if this processor, of ``total`` in the job, had completed."""
+        state = self._record.vertices.get(vertex)
+        if state is None:
+            return False
+        if state.has_ended:
+            return True
+        # If there are more or fewer of them now, each goes on with a part of what is left.
+        return self.is_alike(vertex, total) and processor in state.ended
+
+    def is_alike(self, vertex: str, total: int) -> bool:
+        """True if the vertex has as many processors as it had, in the same places."""
+        state = self._record.vertices.get(vertex)
+        return (
+            state is not None
+            and state.processors == total
+            and self._record.members == self._member_count
+        )
+
+    def saved_schema(self, vertex: str, processor: Processor) -> int | None:
+        """The version of the vertex's state, if it is not that of the processor."""
+        state = self._record.vertices.get(vertex)
+        if state is None or state.schema_version == processor.schema_version:
+            return None
+        return state.schema_version
+
+    def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
+        """What feeds the restore edges."""
+        return RestoreTasklet(self._chunks(), routes)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        try:
+            for file in self._record.files:
+                yield from self._directory.chunks(file)
+        except OSError as error:
+            raise RestartableError(
+                f"snapshot {self.snapshot_id} cannot be read: {type(error).__name__}: {error}"
+            ) from error
+
+
+class RestoreTasklet(Tasklet):
+    """Reads all state files and gives each processor its entries, then ends. Has its own thread."""
+
+    is_cooperative = False
+    name = "restore"
+
+    def __init__(self, chunks: Iterator[Chunk], routes: Mapping[str, Route]) -> None:
+        super().__init__()
+        self._chunks = chunks
+        self._routes = routes
+        self._pending: list[tuple[BoundedQueue, Any, int]] = []
+        """(queue, entries or the done item, position)."""
+        self._has_ended = False
+
+    def call(self) -> ProgressState:
+        if self._pending:
+            before = self._pending
+            self._pending = []
+            moved = False
+            for blocked in before:
+                moved |= self._send(*blocked)
+            return MADE_PROGRESS if moved else NO_PROGRESS
+        if self._has_ended:
+            return progress.DONE
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._has_ended = True
+            for route in self._routes.values():
+                for each in route.queues:
+                    if each is not None:
+                        self._send(each, DONE_ITEM, 0)
+        else:
+            self._restore(chunk)
+        return MADE_PROGRESS
+
+    def _restore(self, chunk: Chunk) -> None:
+        route = self._routes.get(chunk.vertex)
+        if chunk.kind != STATE or route is None:
+            return
+        entries = chunk.items()
+        for_all = [entry for entry in entries if type(entry[0]) is BroadcastKey]
+        if for_all:
+            entries = [entry for entry in entries if type(entry[0]) is not BroadcastKey]
+        shares: list[list[Any]] = [for_all] * len(route.queues)
+        if route.first is not None:
+            local = chunk.processor - route.first
+            if 0 <= local < len(shares):
+                shares[local] = for_all + entries
+        elif entries:
+            for local, own in enumerate(_split(route, entries)):
+                shares[local] = for_all + own
+        for queue, share in zip(route.queues, shares, strict=True):
+            if share and queue is not None:
+                self._send(queue, share, 0)
+
+    def _send(self, queue: BoundedQueue, load: Any, position: int) -> bool:
+        """Send as much as there is room for; true if there was any."""
+        if load is DONE_ITEM:
+            moved = queue.offer_special(DONE_ITEM)
+            if not moved:
+                self._pending.append((queue, load, 0))
+            return moved
+        taken = queue.offer(load, position)
+        if position + taken < len(load):
+            self._pending.append((queue, load, position + taken))
+        return taken > 0
+
+
+def _split(route: Route, entries: list[Entry]) -> list[list[Entry]]:
+    """The entries of each processor of this member, by the partitions of their keys."""
+    shares: list[list[Entry]] = [[] for _ in route.queues]
+    places = route.places
+    partitions = partition_ids([key for key, _ in entries], len(places))
+    for partition, entry in zip(partitions, entries, strict=True):
+        place = places[partition]
+        if place is not None:
+            shares[place].append(entry)
+    return shares
+
+
+class EndedTasklet(Tasklet):
+    """Stands for a processor that had completed when the snapshot was taken."""
+
+    def __init__(self, vertex: str, index: int, outbound: Sequence[OutboundEdge]) -> None:
+        super().__init__()
+        self.vertex_name = vertex
+        self.name = f"{vertex}#{index} (completed)"
+        self._metrics = TaskletMetrics(vertex, index, (), outbound)
+        self._left = list(outbound)
+        self._is_begun = False
+
+    def metrics_rows(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(self.vertex_name, self._metrics.snapshot())]
+
+    def call(self) -> ProgressState:
+        if not self._is_begun:
+            self._is_begun = True
+            self._left = [edge for edge in self._left if not edge.put_special(DONE_ITEM)]
+        else:
+            self._left = [edge for edge in self._left if not edge.flush()]
+        return NO_PROGRESS if self._left else progress.DONE

@@ -1,0 +1,93 @@
+"""SnapshotWiring: joins the tasklets of a member with what takes and restores snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.vertex import Vertex
+from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.tasklet import Tasklet
+from jetlet.snapshots.context import SnapshotContext
+from jetlet.snapshots.member import MemberSnapshots
+from jetlet.snapshots.restore import QUEUE_CAPACITY, RESTORE_ORDINAL, Restore, RestoreTasklet, Route
+from jetlet.snapshots.tasklet import TaskletSnapshots
+
+Assignment = Sequence[tuple[int, int]]
+"""By partition, the member and the local processor that own it."""
+
+
+class SnapshotWiring:
+    """Used once, while the tasklets of a run are made."""
+
+    def __init__(
+        self,
+        member_index: int,
+        guarantee: str,
+        snapshots: MemberSnapshots | None,
+        restore: Restore | None,
+    ) -> None:
+        self._member_index = member_index
+        self._snapshots = snapshots
+        self._context = SnapshotContext(guarantee) if snapshots is None else snapshots.context
+        self._restore = restore
+        self._queues: dict[str, dict[int, BoundedQueue]] = {}
+        self._contexts: dict[str, ProcessorContext] = {}
+
+    def has_ended(self, vertex: Vertex, processor: int, total: int) -> bool:
+        """True if the processor had completed when the snapshot was taken."""
+        return self._restore is not None and self._restore.has_ended(vertex.name, processor, total)
+
+    def restore_edges(self, context: ProcessorContext) -> list[InboundEdge]:
+        """Over what a processor gets its state back."""
+        if self._restore is None:
+            return []
+        queue = BoundedQueue(QUEUE_CAPACITY)
+        self._contexts[context.vertex_name] = context
+        self._queues.setdefault(context.vertex_name, {})[context.local_index] = queue
+        return [InboundEdge(RESTORE_ORDINAL, [queue], is_restore=True)]
+
+    def part(self, processor: Processor, context: ProcessorContext) -> TaskletSnapshots:
+        """The part that a processor's tasklet has in snapshots."""
+        vertex = context.vertex_name
+        snapshots = self._snapshots
+        if snapshots is None:
+            return TaskletSnapshots(self._context)
+        if processor.schema_version != 1:
+            snapshots.schema_versions[vertex] = processor.schema_version
+        return TaskletSnapshots(
+            self._context,
+            snapshots.sink(vertex, context.global_index),
+            saved_schema=(
+                None if self._restore is None else self._restore.saved_schema(vertex, processor)
+            ),
+        )
+
+    def restore_tasklets(
+        self,
+        by_vertex: Mapping[str, Sequence[Tasklet]],
+        assignment: Callable[[str], Assignment],
+        join: Callable[[BoundedQueue, Tasklet, Tasklet], None],
+    ) -> list[Tasklet]:
+        """What feeds the restore edges."""
+        if self._restore is None:
+            return []
+        routes = {}
+        for vertex, queues in self._queues.items():
+            context = self._contexts[vertex]
+            routes[vertex] = Route(
+                [queues.get(index) for index in range(len(by_vertex[vertex]))],
+                [
+                    place if member == self._member_index else None
+                    for member, place in assignment(vertex)
+                ],
+                context.global_index - context.local_index
+                if self._restore.is_alike(vertex, context.total_parallelism)
+                else None,
+            )
+        tasklet: RestoreTasklet = self._restore.tasklet(routes)
+        for vertex, queues in self._queues.items():
+            for index, queue in queues.items():
+                join(queue, tasklet, by_vertex[vertex][index])
+        return [tasklet]

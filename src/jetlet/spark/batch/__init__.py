@@ -1,0 +1,1 @@
+"""Batch jobs on Spark: fragments of a DAG, their tasks, and what moves between them."""

@@ -1,0 +1,1 @@
+"""Launch: Java, the JVM behind a session, and the session itself."""

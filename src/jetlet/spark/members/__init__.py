@@ -1,0 +1,1 @@
+"""Members that Spark hosts in the tasks of a barrier stage."""

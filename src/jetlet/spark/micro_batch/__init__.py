@@ -1,0 +1,1 @@
+"""Streams in micro-batches of Structured Streaming."""

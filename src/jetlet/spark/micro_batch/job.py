@@ -1,0 +1,76 @@
+"""The job of a pipeline that reads a stream of Spark's."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from jetlet.core.dag import DAG
+from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
+from jetlet.jobs.config import JobConfig
+from jetlet.jobs.job import Job
+from jetlet.snapshots.job_snapshots import JobSnapshots, absolute
+from jetlet.spark.batch.runner import Width
+from jetlet.spark.members.slots import context_of
+from jetlet.spark.micro_batch.batch_log import BatchLog
+from jetlet.spark.micro_batch.history import BatchHistory
+from jetlet.spark.micro_batch.plan import BatchPlan
+from jetlet.spark.micro_batch.runner import MicroBatchRunner
+from jetlet.spark.shipping import is_one_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def micro_batch_job(
+    spark: SparkSession,
+    dag: DAG,
+    plan: BatchPlan,
+    width: Width,
+    config: JobConfig,
+    on_done: Callable[[Job], None],
+) -> Job:
+    """A job in micro-batches; refuses what cannot be run so."""
+    name = config.name or dag.name
+    config.check_directory()
+    if context_of(spark) is None:
+        raise UnsupportedFeatureError(
+            f"{plan.stream_vertex!r} is a stream of Spark's, whose batches are run by the process "
+            f"that has the session, and over Spark Connect that is the server: write "
+            f'SparkEngine(master="spark://..."), or run this program there with spark-submit'
+        )
+    if config.initial_snapshot is not None:
+        raise UnsupportedFeatureError(
+            f"initial_snapshot={config.initial_snapshot!r}: a job in micro-batches begins with "
+            f"what Spark knows of its stream: leave it out"
+        )
+    is_temporary = config.snapshot_dir is None
+    if config.snapshot_dir is not None:
+        directory = absolute(config.snapshot_dir)
+    elif is_one_process(spark.sparkContext.master or "") or not plan.has_state:
+        directory = tempfile.mkdtemp(prefix="jetlet-batches-")
+    else:
+        raise InvalidArgumentError(
+            f"job {name!r} keeps state between its batches, which all executors must reach: write "
+            f'JobConfig(snapshot_dir="s3://..."), or any directory that they share'
+        )
+
+    def ended(job: Job) -> None:
+        if is_temporary:
+            shutil.rmtree(directory, ignore_errors=True)
+        on_done(job)
+
+    history = BatchHistory(BatchLog(directory, name), name, config)
+    snapshots = None if is_temporary else cast(JobSnapshots, history)
+    try:
+        runner = MicroBatchRunner(spark, plan, width, history)
+    except BaseException:
+        if is_temporary:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    job = Job(dag, config, runner, ended, snapshots=snapshots)
+    runner.expect(job.id)
+    history.on_attempt = runner.expect
+    return job

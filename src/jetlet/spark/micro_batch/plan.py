@@ -1,0 +1,150 @@
+"""Which pipelines can run in micro-batches, and how their DAG is cut for it.
+
+What reads the stream runs in as many tasks as Spark reads a batch in, which differs from batch to
+batch. So it keeps no state, and every vertex that has some is cut off from it. All others have the
+same tasks in every batch.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from typing import Any
+
+from jetlet.core.dag import DAG
+from jetlet.core.vertex import Vertex
+from jetlet.errors import UnsupportedFeatureError
+from jetlet.processors.async_map import AsyncMapSupplier
+from jetlet.processors.batched import BatchedProcessor
+from jetlet.processors.fused import FusedProcessor, IdentityProcessor
+from jetlet.processors.hash_join import HashJoinProcessor
+from jetlet.processors.pairs import PairsProcessor
+from jetlet.processors.read import ReadSupplier
+from jetlet.processors.service_map import ServiceSupplier
+from jetlet.processors.sliding_window import SlidingWindowProcessor
+from jetlet.processors.stream_read import StreamReadSupplier
+from jetlet.processors.timestamps import StripProcessor, TimestampProcessor
+from jetlet.processors.write import ClientSinkProcessor, SinkSupplier
+from jetlet.spark.batch.fragment_spec import is_numbered
+from jetlet.spark.batch.fragments import Fragment, cut, is_broadcast
+from jetlet.spark.stream_frames import BatchFrameSource, SparkStreamSource, spark_stream
+
+_STATELESS = (
+    BatchedProcessor,
+    ClientSinkProcessor,
+    FusedProcessor,
+    HashJoinProcessor,
+    IdentityProcessor,
+    PairsProcessor,
+    StripProcessor,
+    TimestampProcessor,
+)
+"""Processors that have nothing to save when all before a barrier is out, or that need not."""
+
+
+class BatchPlan:
+    """A DAG as it is run in micro-batches."""
+
+    def __init__(self, dag: DAG) -> None:
+        self.stream_vertex, self.stream = _stream_of(dag)
+        self.dag = dag.copy(_with_batches)
+        behind = _behind(self.dag, self.dag[self.stream_vertex])
+        _check_rest(dag, behind)
+        source = self.dag[self.stream_vertex]
+        numbered = [v for v in self.dag.vertices if is_numbered(v) or not is_stateless(v)]
+        bounded = [v for v in self.dag.vertices if v not in behind]
+        frames = [source, *(v for v in bounded if _reads_frame(v))]
+        self.fragments = cut(self.dag, frames, [v for v in numbered if v is not source])
+        self.source_fragments = [f for f in self.fragments if source in f.vertices]
+        self.bounded_fragments = [f for f in self.fragments if not behind & {*f.vertices}]
+
+    @property
+    def has_state(self) -> bool:
+        """True if any of the tasks has."""
+        return any(map(self.keeps_state, self.fragments))
+
+    def keeps_state(self, fragment: Fragment) -> bool:
+        """True if tasks of the fragment have something to keep from batch to batch."""
+        return fragment not in self.source_fragments and any(
+            not is_stateless(v) for v in fragment.vertices
+        )
+
+
+def _stream_of(dag: DAG) -> tuple[str, SparkStreamSource]:
+    streams = [v for v in dag if isinstance(v.supplier, StreamReadSupplier)]
+    found = [(v.name, source) for v in streams if (source := spark_stream(v)) is not None]
+    others = [v.name for v in streams if spark_stream(v) is None]
+    if others:
+        raise UnsupportedFeatureError(
+            f"{found[0][0]!r} is a stream of Spark's, which comes in micro-batches, and "
+            f"{others[0]!r} is none: read both with sources.spark_stream(...), joined by Spark, or "
+            f"neither"
+        )
+    if len(found) > 1:
+        raise UnsupportedFeatureError(
+            f"{found[0][0]!r} and {found[1][0]!r} are two streams of Spark's, and a job reads one: "
+            f"put them together with Spark, such as sources.spark_stream(lambda spark: "
+            f"first.unionByName(second))"
+        )
+    return found[0]
+
+
+def _with_batches(vertex: Vertex) -> Vertex:
+    """A copy of the vertex; if it is the stream, it reads a DataFrame."""
+    twin = copy(vertex)
+    source = spark_stream(vertex)
+    if source is not None:
+        assert isinstance(vertex.supplier, StreamReadSupplier)
+        twin.supplier = ReadSupplier(BatchFrameSource(source, vertex.supplier.timestamps))
+    return twin
+
+
+def _behind(dag: DAG, source: Vertex) -> set[Vertex]:
+    """The vertices that items of the stream come to, and itself."""
+    behind = {source}
+    for vertex in dag:
+        if any(edge.source in behind for edge in dag.inbound(vertex)):
+            behind.add(vertex)
+    return behind
+
+
+def _check_rest(dag: DAG, behind: set[Vertex]) -> None:
+    """Refuse bounded input, unless it is what a join looks up."""
+    names = {v.name for v in behind}
+    for edge in dag.edges:
+        if edge.source.name in names or is_broadcast(edge):
+            continue
+        if edge.dest.name in names or edge.dest.hook is not None:
+            raise UnsupportedFeatureError(
+                f"{edge.source.name!r} is bounded, and {edge.dest.name!r} would have to read it "
+                f"beside a stream of Spark's, which comes in micro-batches: join it with "
+                f".hash_join(...), or run it as a job of its own"
+            )
+
+
+def _reads_frame(vertex: Vertex) -> bool:
+    from jetlet.spark.frames import frame_source
+
+    return frame_source(vertex) is not None
+
+
+def made_by(vertex: Vertex) -> partial[Any] | None:
+    """The class of the vertex's processors with its arguments, if that is how they are made."""
+    make = getattr(vertex.supplier, "_fn", None)
+    if isinstance(make, partial):
+        return make
+    return partial(make) if isinstance(make, type) else None
+
+
+def is_stateless(vertex: Vertex) -> bool:
+    """True if the vertex has nothing to keep from one batch to the next."""
+    supplier = vertex.supplier
+    if isinstance(supplier, (AsyncMapSupplier, ReadSupplier, ServiceSupplier, SinkSupplier)):
+        return True
+    made = made_by(vertex)
+    if made is None or not isinstance(made.func, type):
+        return False
+    if made.func is SlidingWindowProcessor:
+        # The first of two stages: the second one adds up what it emits at the end of a batch.
+        return bool(made.keywords.get("emits_frames"))
+    return issubclass(made.func, _STATELESS)

@@ -1,0 +1,1 @@
+"""Storage: file systems, atomic replacement of files, and compression."""

@@ -1,0 +1,1 @@
+"""The event loop of tasks: who runs when, on which thread."""

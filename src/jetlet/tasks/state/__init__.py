@@ -1,0 +1,1 @@
+"""What tasks keep: stores, changelogs, checkpoints, serdes."""

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from jetlet import sinks, sources
+from jetlet.connectors.files import jsonl
+from jetlet.errors import BadRecordError
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(VALUES, max_size=30), st.integers(1, 100), st.integers(1, 5))
+def test_values_come_back_as_they_were_written(
+    scratch, read_all, write_all, values, split_size, target
+):
+    write_all(sinks.json_lines(scratch / "values"), values)
+    source = sources.json_lines(scratch / "values", split_size=split_size)
+    assert read_all(source, target) == values
+
+
+# Lines that are JSON only together with their neighbours, or are several values in one.
+FRAGMENTS = st.sampled_from(
+    [
+        *("1", '"x"', "{}", '{"a":1}', " 7 ", "NaN", "", "  "),
+        *("1,2", "1 2", "[3", "4]", '{"a":[1', "2]}", "[", "]", ",", "nul", '"', '"\\'),
+    ]
+)
+
+
+@given(st.lists(FRAGMENTS, min_size=1, max_size=6))
+@example(["1,2", "[3", "4]"])
+@example(["1,2,3", "[3", "4]"])
+@example(['{"a":[1', "2]}", "1,2"])
+@example(["", "1,2"])
+def test_lines_parsed_together_are_judged_one_by_one(lines):
+    try:
+        singly = [json.loads(line) for line in lines]
+    except ValueError:
+        singly = None
+    assert repr(jsonl._parse_together(lines)) == repr(singly)
+
+
+def test_blank_lines_are_skipped(tmp_path, read_all):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \t\n[2] \n\n null')
+    assert read_all(sources.json_lines(path)) == [{"a": 1}, [2], None]
+
+
+@pytest.mark.parametrize("split_size", [None, 100])
+def test_bad_line_fails_with_file_and_offset(tmp_path, read_all, split_size):
+    path = tmp_path / "x.jsonl"
+    good = '{"ä": 1}\r\n' * 1000
+    path.write_bytes((good + "{'b': 2}\n").encode())
+    with pytest.raises(BadRecordError, match=r"x\.jsonl: the line at byte 11000 is not JSON.*'b'"):
+        read_all(sources.json_lines(path, split_size=split_size))
+
+
+def test_two_values_on_a_line_are_refused(tmp_path, read_all):
+    path = tmp_path / "x.jsonl"
+    path.write_text('1\n{"a": 1} {"b": 2}\n')
+    with pytest.raises(BadRecordError, match="byte 2 "):
+        read_all(sources.json_lines(path))
+
+
+def test_deeply_nested_line_is_refused_not_fatal(tmp_path, read_all):
+    path = tmp_path / "x.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(BadRecordError, match="byte 0 "):
+        read_all(sources.json_lines(path))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Inner:
+    when: dt.date
+
+
+@dataclass
+class Outer:
+    inner: Inner
+    tags: list[str]
+
+
+class Pair(NamedTuple):
+    key: str
+    result: int
+
+
+@pytest.mark.parametrize(
+    ("item", "line"),
+    [
+        (("a", 1), '["a", 1]'),
+        (Pair("a", 1), '{"key": "a", "result": 1}'),
+        (
+            Outer(Inner(dt.date(2024, 2, 29)), ["x"]),
+            '{"inner": {"when": "2024-02-29"}, "tags": ["x"]}',
+        ),
+        (dt.datetime(2024, 1, 2, 3, 4, tzinfo=dt.UTC), '"2024-01-02T03:04:00+00:00"'),
+        (decimal.Decimal("1.10"), '"1.10"'),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (pathlib.PurePosixPath("a/b"), '"a/b"'),
+        (Colour.RED, '"red"'),
+        ({"s": {1}}, '{"s": [1]}'),
+        ("日本", '"日本"'),
+        ("half \ud800", '"half \\ud800"'),
+        (None, "null"),
+    ],
+)
+def test_sink_writes_what_python_has(tmp_path, write_all, item, line):
+    write_all(sinks.json_lines(tmp_path), [item])
+    assert (tmp_path / "part-00000.jsonl").read_bytes() == (line + "\n").encode()
+
+
+def test_sink_asks_default_for_the_rest(tmp_path, write_all):
+    write_all(
+        sinks.json_lines(tmp_path, default=lambda value: f"<{value}>"), [b"x", dt.date(1, 1, 1)]
+    )
+    assert (tmp_path / "part-00000.jsonl").read_text() == '"<b\'x\'>"\n"<0001-01-01>"\n'
+
+
+@pytest.mark.parametrize("item", [b"bytes", {(1, 2): 3}, object()])
+def test_sink_refuses_what_has_no_form(tmp_path, refused_by, item):
+    message = refused_by(sinks.json_lines(tmp_path), ["fine", item])
+    assert repr(item)[:20] in message and "default=" in message

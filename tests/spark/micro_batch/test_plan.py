@@ -1,0 +1,80 @@
+"""Which vertices a batch runs together, and which of them keep something."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet.core.processor import Processor
+from jetlet.errors import UnsupportedFeatureError
+from jetlet.spark.micro_batch.plan import BatchPlan, is_stateless
+
+
+def stream(p, **options):
+    return p.read_from(sources.spark_stream(lambda spark: spark.readStream, **options))
+
+
+def timed(p):
+    return stream(p).with_timestamps(lambda row: row["t"])
+
+
+def plan(p):
+    return BatchPlan(p.plan(default_parallelism=1))
+
+
+def names(fragments):
+    return [fragment.name for fragment in fragments]
+
+
+def test_what_reads_the_stream_keeps_nothing():
+    p = Pipeline()
+    keyed = timed(p).filter(bool).grouping_key(lambda row: row["k"])
+    keyed.window(windows.tumbling(10)).aggregate(agg.counting()).write_to(sinks.noop())
+    found = plan(p)
+    assert names(found.source_fragments) == ["spark-stream + filter + window-and-aggregate-prepare"]
+    assert names(filter(found.keeps_state, found.fragments)) == ["window-and-aggregate + noop-sink"]
+
+
+def test_without_state_all_is_one_fragment():
+    p = Pipeline()
+    stream(p).without_timestamps().map(str).write_to(sinks.noop())
+    found = plan(p)
+    assert names(found.fragments) == ["spark-stream + map + noop-sink"]
+    assert not found.has_state
+
+
+def test_a_processor_that_may_have_state_is_cut_off():
+    p = Pipeline()
+    stage = stream(p).without_timestamps().custom_transform(Processor, name="mine")
+    stage.write_to(sinks.noop())
+    found = plan(p)
+    assert names(found.fragments) == ["spark-stream", "mine + noop-sink"]
+    assert found.has_state
+
+
+def test_what_a_join_looks_up_is_read_apart():
+    p = Pipeline()
+    names_of = p.read_from(sources.items([(1, "one")]))
+    joined = stream(p).without_timestamps().hash_join(names_of, lambda r: r["k"], lambda n: n[0])
+    joined.write_to(sinks.noop())
+    found = plan(p)
+    assert names(found.bounded_fragments) == ["items-source"]
+    assert not found.has_state
+
+
+def test_the_plan_leaves_the_dag_as_it_is():
+    p = Pipeline()
+    timed(p).write_to(sinks.noop())
+    dag = p.plan(default_parallelism=1)
+    found = BatchPlan(dag)
+    assert is_stateless(found.dag["spark-stream"])
+    assert type(dag["spark-stream"].supplier).__name__ == "StreamReadSupplier"
+    assert [edge.source for edge in found.dag.edges] != [edge.source for edge in dag.edges]
+
+
+def test_a_bounded_branch_is_refused():
+    p = Pipeline()
+    stream(p).without_timestamps().write_to(sinks.noop())
+    p.read_from(sources.items([1])).write_to(sinks.noop(name="other"))
+    with pytest.raises(UnsupportedFeatureError, match="run it as a job of its own"):
+        plan(p)
