@@ -38,6 +38,9 @@ least one, the last digits of a sum of floats.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregate import AggregateOperation, of
 from jetlet.pipeline.aggregate_adapters import (
     all_of,
@@ -95,3 +98,9 @@ __all__ = [
     "to_set",
     "top_n",
 ]
+
+if not TYPE_CHECKING:  # to a type checker there are no such functions, which is right
+
+    def __getattr__(name: str) -> Any:
+        hint = idioms.hint(name, idioms.AGGREGATE_IDIOMS, __all__)
+        raise AttributeError(f"jetlet.agg has no {name!r}{hint}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from jetlet.core.durations import Duration
 from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
 from jetlet.pipeline.join import interval_join_transform
@@ -42,7 +43,6 @@ class StageWithKey(Generic[T, K]):
         def __getattr__(self, name: str) -> Any:
             from jetlet.pipeline.stage import Stage
 
-            hint = ""
             if hasattr(Stage, name):
                 hint = (
                     f": write .{name}(...) before grouping_key(...), or behind a step that works "
@@ -50,6 +50,8 @@ class StageWithKey(Generic[T, K]):
                 )
             elif hasattr(WindowStage, name):
                 hint = f": write .window(windows.tumbling(1000)).{name}(...)"
+            else:
+                hint = idioms.hint(name, idioms.STAGE_IDIOMS, dir(StageWithKey))
             raise AttributeError(f"a stage with a key has no {name!r}{hint}")
 
     def window(self, definition: Window) -> WindowStage[T, K]:

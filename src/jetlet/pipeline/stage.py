@@ -16,6 +16,7 @@ from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.basic_stage import BasicStage
 from jetlet.pipeline.checks import (
@@ -75,11 +76,12 @@ class Stage(BasicStage[T]):
     if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
 
         def __getattr__(self, name: str) -> Any:
-            hint = ""
             if hasattr(StageWithKey, name):
                 hint = f": write .grouping_key(key_fn).{name}(...)"
             elif hasattr(WindowStage, name):
                 hint = f": write .grouping_key(key_fn).window(windows.tumbling(1000)).{name}(...)"
+            else:
+                hint = idioms.hint(name, idioms.STAGE_IDIOMS, dir(Stage))
             raise AttributeError(f"a stage has no {name!r}{hint}")
 
     # --- With state -------------------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""Who writes what another library calls it is told what it is called here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.idioms import AGGREGATE_IDIOMS, STAGE_IDIOMS
+from jetlet.pipeline.keyed_stage import StageWithKey
+from jetlet.pipeline.stage import Stage
+
+
+@pytest.fixture
+def stage():
+    return Pipeline("p").read_from(sources.items([1]))
+
+
+@pytest.mark.parametrize("name", STAGE_IDIOMS)
+def test_a_stage_tells_what_to_write(stage, name):
+    assert not hasattr(Stage, name), "there is such a method: it needs no hint"
+    with pytest.raises(AttributeError, match=f"a stage has no '{name}': write ") as refusal:
+        getattr(stage, name)
+    assert STAGE_IDIOMS[name] in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", AGGREGATE_IDIOMS)
+def test_operations_have_other_names_here(name):
+    with pytest.raises(AttributeError, match=re.escape(f"write {AGGREGATE_IDIOMS[name]}")):
+        getattr(agg, name)
+
+
+@pytest.mark.parametrize("text", {*STAGE_IDIOMS.values(), *AGGREGATE_IDIOMS.values()})
+def test_what_is_told_is_there(text):
+    for kind, name in re.findall(r"(\bagg|\bsinks|)\.(\w+)\(", text):
+        home = {"agg": [agg], "sinks": [sinks]}.get(kind, [Stage, StageWithKey, AggregateOperation])
+        assert any(hasattr(each, name) for each in home), name
+
+
+def test_a_stage_with_a_key_tells_it_too(stage):
+    with pytest.raises(AttributeError, match=re.escape("write .aggregate(agg.counting())")):
+        stage.grouping_key(whole_item).count()
+
+
+def test_misspelt_names_are_recognised(stage):
+    with pytest.raises(AttributeError, match="did you mean 'flat_map'"):
+        stage.flatt_map(whole_item)
+    with pytest.raises(AttributeError, match="did you mean 'counting'"):
+        _ = agg.countin
+    with pytest.raises(AttributeError, match=r"a stage has no 'xyzzy'$"):
+        _ = stage.xyzzy
