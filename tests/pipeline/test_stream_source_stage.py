@@ -67,7 +67,7 @@ def test_native_timestamps_must_be_there():
         lambda s: s.with_timestamps("time"),
         lambda s: s.with_timestamps(len, 1.5),
         lambda s: s.with_timestamps(len, -1),
-        lambda s: s.with_native_timestamps("1 s"),
+        lambda s: s.with_native_timestamps("soon"),
         lambda s: s.with_ingestion_timestamps(idle_timeout=None),
     ],
 )

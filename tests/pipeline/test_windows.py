@@ -52,9 +52,12 @@ def test_a_result_says_whether_it_is_early():
     ("make", "message"),
     [
         (lambda: windows.tumbling(0), "tumbling: size must be at least 1 ms"),
-        (lambda: windows.tumbling(1.5), "write an int in milliseconds or a timedelta, not 1.5"),
+        (
+            lambda: windows.tumbling(1.5),
+            r"write an int in milliseconds, a timedelta, or a text .* not 1\.5",
+        ),
         (lambda: windows.tumbling(True), "tumbling: size is a duration"),
-        (lambda: windows.tumbling("1 s"), "tumbling: size is a duration"),
+        (lambda: windows.tumbling("1 sec"), "tumbling: size is a duration"),
         (lambda: windows.tumbling(None), "tumbling: size is a duration"),
         (lambda: windows.sliding(10, 0), "sliding: slide must be at least 1 ms"),
         (lambda: windows.sliding(10, 3), r"write for example windows.sliding\(9, 3\)"),
@@ -74,3 +77,30 @@ def test_durations():
     assert to_ms("lag", timedelta(days=1)) == 86_400_000
     with pytest.raises(InvalidArgumentError, match="lag must be at least 0 ms, not -1 ms"):
         to_ms("lag", timedelta(milliseconds=-1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("250ms", 250),
+        ("30s", 30_000),
+        ("1.5 s", 1500),
+        ("5m", 300_000),
+        ("5 min", 300_000),
+        ("1h30m", 5_400_000),
+        ("1h 30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("-10s", -10_000),
+        ("0s", 0),
+    ],
+)
+def test_durations_as_text(text, expected):
+    assert to_ms("lag", text, minimum=-(2**62)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "s", "1y", "1 s!", "1h-5m", "0.5ms", "s30", "1.s", "٣s"]
+)
+def test_text_that_is_no_duration_is_refused(text):
+    with pytest.raises(InvalidArgumentError, match=r'lag is a duration: write .*"30s"'):
+        to_ms("lag", text)

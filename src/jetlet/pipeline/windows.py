@@ -1,8 +1,8 @@
 """Windows: which events are aggregated together, by their event time.
 
 ``windows.tumbling(1000)``, ``windows.sliding(10_000, 1000)``, ``windows.session(5000)``; each takes
-durations in milliseconds or as ``timedelta``. ``.early_results(period)`` also emits, every so
-often, what a window holds before it is complete.
+durations in milliseconds, as ``timedelta`` or as text. ``.early_results(period)`` also emits,
+every so often, what a window holds before it is complete.
 """
 
 from __future__ import annotations
