@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -109,9 +110,23 @@ def test_a_session_that_was_stopped_is_told_of(engine, monkeypatch):
         engine.submit(p)
 
 
-def test_frames_of_users_stay_in_their_session(engine):
+def test_frames_of_users_stay_in_their_session(engine, tmp_path):
     p, _ = count()
     engine.submit(p).join(90)
+
+    def read(spark):
+        return spark.readStream.schema("id long").parquet(str(tmp_path))
+
+    # Spark has a session of its own for the batches of a query, and so have those that run at once.
+    engine.session.range(3).write.parquet(str(tmp_path), mode="append")
+    stream = Pipeline("stream")
+    stream.read_from(sources.spark_stream(read, available_now=True)).without_timestamps().write_to(
+        sinks.noop()
+    )
+    engine.submit(stream, JobConfig(streaming="micro-batch")).join(90)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: lean_session(engine.session), range(12)))
+
     frame = engine.session.sparkContext.parallelize([(1,)]).toDF(["a"])
     assert frame.sparkSession is engine.session
     assert active_session() is engine.session

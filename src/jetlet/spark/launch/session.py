@@ -31,7 +31,7 @@ import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
 from jetlet.spark.launch.archive import archive_for
@@ -65,6 +65,7 @@ __all__ = [
     "end_jvm",
     "join_session",
     "lean_session",
+    "session_for_us",
     "start_session",
     "under_spark_submit",
 ]
@@ -113,6 +114,9 @@ class StartedSession:
 #: PySpark has one gateway per process, and one session at a time can be started over it.
 _lock = threading.RLock()
 _jvm: Jvm | None = None
+
+#: Taken by whoever makes a session for us beside that of the user.
+_to_frame_lock = threading.Lock()
 
 
 def start_session(
@@ -190,16 +194,26 @@ def lean_session(session: SparkSession) -> SparkSession:
     """
     if not hasattr(session, "_jsparkSession"):
         return session
-    from pyspark import RDD
-    from pyspark.sql import SparkSession
-
-    users_to_frame = RDD.toDF
-    lean = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
-    # It would be that of the newest session.
-    RDD.toDF = users_to_frame  # type: ignore[method-assign]
+    lean = session_for_us(session, session._jsparkSession.cloneSession())
     for key, value in LEAN_SETTINGS.items():
         lean.conf.set(key, value)
     return lean
+
+
+def session_for_us(session: SparkSession, java: Any) -> SparkSession:
+    """PySpark's side of a session that Java has made, in the context of the given one.
+
+    A new ``SparkSession`` makes ``rdd.toDF`` that of itself; it is left with the user's.
+    """
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+    with _to_frame_lock:
+        users_to_frame = RDD.toDF
+        try:
+            return SparkSession(session.sparkContext, java)
+        finally:
+            RDD.toDF = users_to_frame  # type: ignore[method-assign]
 
 
 def active_session() -> SparkSession | None:

@@ -15,15 +15,19 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from jetlet.spark.launch.session import session_for_us
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("jetlet.spark")
+
+_JAVA_PACKAGE = "org.apache.spark.sql.execution.streaming.sources"
 
 
 class BatchNotDoneError(Exception):
@@ -54,6 +58,35 @@ class HandedBatch:
         return self._is_done
 
 
+class _Batches:
+    """What Java calls with each batch, as PySpark's own does that leaves ``rdd.toDF`` changed."""
+
+    def __init__(self, session: SparkSession, take: Callable[[DataFrame, int], None]) -> None:
+        self._session = session
+        self._take = take
+
+    def call(self, frame: Any, number: int) -> None:
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        session = session_for_us(self._session, frame.sparkSession())
+        self._take(DataFrame(frame, session), number)
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",
+        )
+
+
+def _call_for_each_batch(writer: Any, batches: _Batches) -> None:
+    """Have the query that is written call us; ``foreachBatch`` does no more."""
+    from pyspark import java_gateway
+
+    gateway = writer._spark._sc._gateway
+    helper = getattr(gateway.jvm, f"{_JAVA_PACKAGE}.PythonForeachBatchHelper")
+    helper.callForeachBatch(writer._jwrite, batches)
+    java_gateway.ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+
+
 class BatchQuery:
     """A running query; all methods but ``wake`` are for the job's thread."""
 
@@ -65,7 +98,8 @@ class BatchQuery:
         self._is_stopped = self._has_ended = False
         self._error: Exception | None = None
         _quieten_callbacks()
-        writer = frame.writeStream.foreachBatch(self._hand_over)
+        writer = frame.writeStream
+        _call_for_each_batch(writer, _Batches(frame.sparkSession, self._hand_over))
         self._query: StreamingQuery = (
             writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
         )
