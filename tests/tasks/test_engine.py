@@ -186,12 +186,13 @@ def test_a_job_that_is_cancelled_commits_what_is_complete_and_goes_on_there(engi
     assert sorted(memory.messages("out")) == list(range(40))
 
 
-def test_a_cancelled_job_has_closed_its_container_however_long_that_takes(engine, memory):
+def test_a_cancelled_job_has_closed_its_container(engine, memory, monkeypatch):
+    monkeypatch.setattr("jetlet.tasks.loop.container.CLOSE_LIMIT", PROMPT)
     closed = []
 
     class Slow(Copy):
         def close(self):
-            threading.Event().wait(0.3)
+            threading.Event().wait(0.2)
             closed.append(True)
 
     memory.send_all("in", range(3))
@@ -199,6 +200,123 @@ def test_a_cancelled_job_has_closed_its_container_however_long_that_takes(engine
     wait_until(lambda: len(memory.messages("out")) == 3)
     job.cancel()
     assert len(closed) == 3
+
+
+class Stuck:
+    """What it is in when ``where`` is called does not return before it is released."""
+
+    def __init__(self, where, entered, released):
+        self._where, self._entered, self._released = where, entered, released
+        self.closed = []
+
+    def _pass(self, where):
+        if where == self._where:
+            self._entered.set()
+            assert self._released.wait(PROMPT)
+
+    def init(self, context):
+        self._pass("init")
+
+    def process(self, envelope, collector, coordinator):
+        self._pass("process")
+
+    def window(self, collector, coordinator):
+        self._pass("window")
+
+    def close(self):
+        self._pass("close")
+        self.closed.append(self._where)
+
+
+class StuckCoroutine(Stuck):
+    async def process(self, envelope, collector, coordinator):
+        self._pass("process")
+
+
+class Uncancellable(Stuck):
+    async def process(self, envelope, collector, coordinator):
+        self._entered.set()
+        while not self._released.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                pass
+
+
+class StuckCallback(Stuck):
+    process = None
+
+    def process_async(self, envelope, collector, coordinator, callback):
+        self._pass("process")
+
+
+STUCK = {
+    "inline": (Stuck, "process", {}),
+    "pool": (Stuck, "process", {"thread_pool_size": 2}),
+    "coroutine that blocks": (StuckCoroutine, "process", {}),
+    "coroutine that cannot be cancelled": (Uncancellable, "process", {}),
+    "async": (StuckCallback, "process", {}),
+    "window": (Stuck, "window", {"window_interval": 0.01}),
+    "window in the pool": (Stuck, "window", {"window_interval": 0.01, "thread_pool_size": 2}),
+    "init": (Stuck, "init", {}),
+    "close": (Stuck, "close", {}),
+}
+
+
+@pytest.fixture
+def released():
+    released = threading.Event()
+    yield released
+    released.set()
+
+
+@pytest.mark.parametrize("case", STUCK)
+@pytest.mark.parametrize("own_thread", [False, True], ids=["shared", "own thread"])
+def test_cancel_returns_whatever_a_task_is_stuck_in(case, own_thread, memory, released, caplog):
+    make, where, config = STUCK[case]
+    before = set(threading.enumerate())
+    entered = threading.Event()
+    tasks = []
+
+    def task():
+        tasks.append(make(where, entered, released))
+        return tasks[-1]
+
+    config = {"window_interval": 3600, "is_cooperative": not own_thread} | config
+    memory.send_all("in", [1])
+    with EmbeddedEngine() as engine:
+        job = engine.submit(application(task, memory, config=TaskConfig(**config)))
+        if where != "close":
+            assert entered.wait(PROMPT)
+        else:
+            wait_until(lambda: job.status is JobStatus.RUNNING)
+        job.cancel()
+        assert not released.is_set()
+        assert job.status is JobStatus.FAILED
+        if case == "pool":
+            message = next(r.getMessage() for r in caplog.records if "left behind" in r.msg)
+            assert "process of task 'partition " in message
+            assert "thread jetlet-app-" in message
+            # Nobody else may be in the task that is stuck.
+            assert sum(bool(each.closed) for each in tasks) == 2
+    released.set()
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case, (_, where, _) in STUCK.items() if where == "process"]
+)
+def test_a_call_that_does_not_return_in_time_fails_the_job(case, engine, memory, released):
+    make, where, config = STUCK[case]
+    entered = threading.Event()
+    memory.send_all("in", [1])
+    config = TaskConfig(callback_timeout=0.05, window_interval=3600, **config)
+    job = engine.submit(application(lambda: make(where, entered, released), memory, config=config))
+    if case in ("inline", "async"):  # nobody can look while the thread of the loop is in the call
+        assert entered.wait(PROMPT)
+        threading.Timer(0.1, released.set).start()
+    with pytest.raises(JobFailedError, match=r"not completed within 0.05 s"):
+        job.join(PROMPT)
 
 
 def test_a_failing_task_fails_the_job_and_names_task_and_message(engine, memory):

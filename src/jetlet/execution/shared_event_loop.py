@@ -41,8 +41,11 @@ class SharedEventLoop:
             assert self._loop is not None
             return self._loop
 
-    def release(self) -> None:
-        """Give a lease back. The last one cancels what still runs and ends the thread."""
+    def release(self, limit: float = STOP_TIMEOUT) -> None:
+        """Give a lease back. The last one cancels what still runs and ends the thread.
+
+        A thread that does not end within so many seconds is left behind.
+        """
         with self._lock:
             self._leases -= 1
             if self._leases > 0:
@@ -52,7 +55,7 @@ class SharedEventLoop:
             assert self._stopping is not None
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(STOP_TIMEOUT)
+            self._thread.join(limit)
             if self._thread.is_alive():
                 logger.warning(
                     "%s does not end: a coroutine ignores that it is cancelled", self._name

@@ -28,7 +28,8 @@ class TaskConfig:
     commit_interval: float | None = 60.0
     """How often each task is committed; ``None`` for only when it asks for it, and at the end."""
     callback_timeout: float | None = None
-    """How long a message may be in flight before the job fails."""
+    """How long a message may be in flight before the job fails. One that is processed on the thread
+    of the event loop is reported when the call returns."""
     poll_interval: float = 0.05
     """How often to look for messages of partitions that had none, while others still have some."""
     grouping: Grouping = "partition"

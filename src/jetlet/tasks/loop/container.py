@@ -7,11 +7,15 @@ opposite one. In between its :class:`EventLoop` is called by a tasklet.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from jetlet.core.processor import ProcessorContext
+from jetlet.execution.worker import EngineThread
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.processors.member_loop import STOP_TIMEOUT
 from jetlet.tasks.application import TaskApplication, check_window
@@ -40,6 +44,9 @@ from jetlet.tasks.systems.system import Polled, Start, SystemConsumer
 from jetlet.tasks.task import TaskKind
 
 logger = logging.getLogger("jetlet.tasks")
+
+CLOSE_LIMIT: Final = 0.5
+"""Seconds in which what users wrote has to return when a job is cancelled or has failed."""
 
 
 class Container:
@@ -88,6 +95,9 @@ class Container:
         self._queue: MessageQueue | None = None
         self._collector = collector
         self._started_ns = 0
+        self._give_up_at: float | None = None
+        self._stuck: set[str] = set()
+        """Tasks in whose code a thread was left behind."""
 
     @property
     def loop(self) -> EventLoop:
@@ -114,7 +124,7 @@ class Container:
                 for each in self._assignments
             }
             lease = AsyncioLease()
-            stack.callback(lease.release)
+            stack.callback(lambda: lease.release(self._patience()))
             instances = []
             for each in self._assignments:
                 instance = TaskInstance(
@@ -126,7 +136,7 @@ class Container:
                     coordinator=Coordinator(each.name, mailbox),
                     checkpoints=checkpoints,
                 )
-                stack.callback(_close_task, instance, lease)
+                stack.callback(self._close_task, instance, lease)
                 call_hook(instance.hook("init"), lease, instance.context)
                 instances.append(instance)
             pool = None
@@ -286,19 +296,56 @@ class Container:
 
     # --- Stop -------------------------------------------------------------------------------
 
+    def _patience(self) -> float:
+        """Seconds that what users wrote may still take to come to its end."""
+        if self.is_done:
+            return STOP_TIMEOUT
+        if self._give_up_at is None:
+            self._give_up_at = time.monotonic() + CLOSE_LIMIT
+        return max(0.0, self._give_up_at - time.monotonic())
+
     def _cancel(self, worker: TaskWorker) -> None:
-        if worker.runner is not None and not worker.runner.close(STOP_TIMEOUT):
+        if worker.runner is not None and not worker.runner.close(self._patience()):
             logger.warning("%s: a coroutine ignores that it is cancelled", self.name)
 
     def _settle(self, pool: ThreadPool | None) -> None:
         """The consumers are closed: let what runs end, and commit what is complete."""
         if pool is not None:
-            pool.close()
+            for thread, work in pool.close(time.monotonic() + self._patience()):
+                self._stuck.add(work.worker.name)
+                logger.warning(
+                    "%s: %s did not return within %g s; thread %s is left behind with it",
+                    self.name,
+                    work,
+                    CLOSE_LIMIT,
+                    thread,
+                )
         if self._loop is not None and not self.is_done:
             try:
                 self._loop.commit_idle_tasks()
             except BaseException:
                 logger.exception("%s: the last commit failed", self.name)
+
+    def _close_task(self, instance: TaskInstance, lease: AsyncioLease) -> None:
+        if instance.name in self._stuck:
+            return
+        close = partial(_call_close, instance, lease)
+        if self.is_done:
+            close()
+            return
+        # The job was cancelled or has failed, and ends whether or not this returns.
+        service = getattr(threading.current_thread(), "service", None)
+        thread = EngineThread(close, f"jetlet-{self.name}-close-{instance.name}", service)
+        thread.start()
+        thread.join(self._patience())
+        if thread.is_alive():
+            logger.warning(
+                "%s: close of task %r did not return within %g s; thread %s is left behind with it",
+                self.name,
+                instance.name,
+                CLOSE_LIMIT,
+                thread.name,
+            )
 
     # --- While it runs ----------------------------------------------------------------------
 
@@ -381,7 +428,7 @@ def _offsets(
     return {partition: known.get(partition) for partition in task.partitions}
 
 
-def _close_task(instance: TaskInstance, lease: AsyncioLease) -> None:
+def _call_close(instance: TaskInstance, lease: AsyncioLease) -> None:
     try:
         call_hook(instance.hook("close"), lease)
     except BaseException:

@@ -20,8 +20,6 @@ logger = logging.getLogger("jetlet.tasks")
 class ContainerTasklet(Tasklet):
     """One call is one turn of the loop; beginning and end are those of the container."""
 
-    commits_when_closed = True
-
     def __init__(
         self,
         application: TaskApplication,
@@ -29,6 +27,7 @@ class ContainerTasklet(Tasklet):
         context: ProcessorContext,
     ) -> None:
         super().__init__()
+        self.commits_when_closed = True
         self.name = f"{application.name}#{context.member_index}"
         self.vertex_name = application.name
         self.is_cooperative = application.config.is_cooperative
@@ -47,6 +46,7 @@ class ContainerTasklet(Tasklet):
             return state
         if state.is_done:
             container.end()
+            self.commits_when_closed = False  # it has
         else:
             container.wake_consumers()
         return state

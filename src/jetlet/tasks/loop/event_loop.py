@@ -122,10 +122,11 @@ class EventLoop:
         self._polled_at = self._turned_at = now
         self._windows = Ticker(config.window_interval, now)
         self._commits = Ticker(config.commit_interval, now)
-        self._timeout = config.callback_timeout
-        self._checks = Ticker(self._timeout and self._timeout / TIMEOUT_CHECKS, now)
+        timeout = config.callback_timeout
+        self._timeout_ns = None if timeout is None else round(timeout * 1e9)
+        self._checks = Ticker(timeout and timeout / TIMEOUT_CHECKS, now)
         self._next_due = 0
-        if self._timeout is not None:
+        if timeout is not None:
             for worker in workers:
                 worker.begun = deque()
 
@@ -215,7 +216,7 @@ class EventLoop:
                 if active or worker is None or not worker.is_free or worker.pending:
                     self._deliver(partition, envelope)
                     self._run_active(now)
-                elif worker.is_inline:
+                elif worker.is_inline and self._timeout_ns is None:
                     # The usual case, written out: nobody else has anything to do, and the task
                     # takes the message at once.
                     if partition.buffer:
@@ -310,11 +311,14 @@ class EventLoop:
         self, worker: TaskWorker, tracker: OffsetTracker, envelope: IncomingEnvelope, now: int
     ) -> None:
         """Give a message to its task, in the way that the task is called."""
+        if self._timeout_ns is not None:
+            now = self._clock.monotonic_ns()
         if worker.is_inline:
             try:
                 worker.process_here(envelope)
             except BaseException as error:
                 raise ItemFailedError(envelope, worker.name) from error
+            self._check_call(worker, envelope, now)
             tracker.latest = envelope.offset
             self._inline += 1
             return
@@ -333,6 +337,7 @@ class EventLoop:
                 worker.process(envelope, worker.collector, worker.coordinator, callback)
             except BaseException as error:
                 raise ItemFailedError(envelope, worker.name) from error
+            self._check_call(worker, envelope, now)
         else:
             assert self._pool is not None
             self._pool.submit(process_in_pool, MessageInFlight(worker, tracker, envelope))
@@ -522,7 +527,10 @@ class EventLoop:
             if worker.is_ended:
                 continue
             if check:
-                self._check_timeout(worker, now)
+                assert self._timeout_ns is not None
+                late = worker.overdue(now - self._timeout_ns)
+                if late is not None:
+                    raise self._overdue(worker, late)
             worker.mark_timers(now)
             if worker.next_timer_ns is not None:
                 due = min(due, worker.next_timer_ns)
@@ -534,9 +542,16 @@ class EventLoop:
         self._next_due = due
         return found
 
-    def _check_timeout(self, worker: TaskWorker, now: int) -> None:
-        assert self._timeout is not None
-        late = worker.overdue(now - round(self._timeout * 1e9))
-        if late is not None:
-            timeout = TimeoutError(f"it was not completed within {self._timeout:g} s")
-            raise ItemFailedError(late, worker.name) from timeout
+    def _check_call(self, worker: TaskWorker, envelope: IncomingEnvelope, started_ns: int) -> None:
+        """A call on this thread has returned, which nobody could interrupt: too late?"""
+        timeout = self._timeout_ns
+        if timeout is not None and self._clock.monotonic_ns() - started_ns > timeout:
+            raise self._overdue(worker, envelope)
+
+    def _overdue(self, worker: TaskWorker, envelope: IncomingEnvelope) -> ItemFailedError:
+        assert self._timeout_ns is not None
+        error = ItemFailedError(envelope, worker.name)
+        error.__cause__ = TimeoutError(
+            f"it was not completed within {self._timeout_ns / 1e9:g} s (callback_timeout)"
+        )
+        return error

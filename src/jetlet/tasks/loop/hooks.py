@@ -21,11 +21,11 @@ class AsyncioLease:
             self._loop = MEMBER_LOOP.lease()
         return self._loop
 
-    def release(self) -> None:
-        """Give it back, if it was leased."""
+    def release(self, limit: float) -> None:
+        """Give it back, if it was leased; what runs on it is awaited for so many seconds."""
         if self._loop is not None:
             self._loop = None
-            MEMBER_LOOP.release()
+            MEMBER_LOOP.release(limit)
 
 
 def call_hook(hook: Callable[..., Any] | None, lease: AsyncioLease, *arguments: Any) -> None:

@@ -64,6 +64,7 @@ class MessageInFlight:
     """A message that its task has begun with; whoever completes it sets ``error`` or leaves it."""
 
     operation: ClassVar[None] = None
+    must_end: ClassVar[bool] = False
 
     __slots__ = ("envelope", "error", "tracker", "worker")
 
@@ -74,6 +75,10 @@ class MessageInFlight:
         self.tracker = tracker
         self.envelope = envelope
         self.error: BaseException | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.envelope.partition}, offset {self.envelope.offset}"
+        return f"process of task {self.worker.name!r} at {where}"
 
 
 class Callback(MessageInFlight):

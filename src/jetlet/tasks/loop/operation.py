@@ -37,6 +37,14 @@ class OperationCall:
         self._mailbox = mailbox
         self._clock = clock
 
+    def __str__(self) -> str:
+        return f"{self.operation.value} of task {self.worker.name!r}"
+
+    @property
+    def must_end(self) -> bool:
+        """True of a commit: nobody may begin behind it before it is known how far it came."""
+        return self.operation.value == "commit"
+
     @property
     def is_coroutine(self) -> bool:
         """True if it is to be awaited, on an asyncio loop."""
@@ -44,10 +52,7 @@ class OperationCall:
 
     def failure(self) -> JobFailedError:
         """The error that the job ends with because of it; its cause is the ``error``."""
-        return JobFailedError(
-            f"{self.operation.value} of task {self.worker.name!r} failed: "
-            f"{type(self.error).__name__}: {self.error}"
-        )
+        return JobFailedError(f"{self} failed: {type(self.error).__name__}: {self.error}")
 
     def run(self) -> None:
         """Run it on this thread."""
@@ -59,8 +64,8 @@ class OperationCall:
                 if close is not None:
                     close()
                 raise TypeError(
-                    f"{self.operation.value} of task {self.worker.name!r} returned something to "
-                    f"await: write it as 'async def {self.operation.value}'"
+                    f"{self} returned something to await: write it as "
+                    f"'async def {self.operation.value}'"
                 )
         except BaseException as error:  # whatever it is, it ends the job
             self.error = error
