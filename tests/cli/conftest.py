@@ -58,6 +58,7 @@ class Project:
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setenv("JETLET_RUNTIME_DIR", str(tmp_path / "runtime"))
     modules = set(sys.modules)
     project = Project(tmp_path)

@@ -75,7 +75,9 @@ class TestChoosing:
 
     def test_a_function_that_needs_arguments_is_refused(self, project):
         project.write("job_args.py", "def build(path, *, n): ...\n")
-        assert "needs arguments (path, n)" in refusal("job_args.py:build")
+        assert "needs arguments (path, n): write -P path=... -P n=..." in refusal(
+            "job_args.py:build"
+        )
 
     def test_a_function_that_returns_nothing_is_refused(self, project):
         project.write("job_void.py", "def build(): ...\n")

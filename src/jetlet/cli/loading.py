@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from jetlet import running
+from jetlet.cli.arguments import bind
 from jetlet.cli.failures import Refused, describe, place_of
 from jetlet.core.dag import DAG
 from jetlet.errors import PlanningError
@@ -43,9 +44,14 @@ class Loaded:
     """The directory that was put on ``sys.path``."""
 
 
-def load(target: str) -> Loaded:
-    """The pipeline, application or DAG that ``FILE[:NAME]`` names; raises :class:`Refused`."""
+def load(target: str, pairs: Sequence[str] = (), rest: Sequence[str] = ()) -> Loaded:
+    """The pipeline, application or DAG that ``FILE[:NAME]`` names; raises :class:`Refused`.
+
+    ``pairs`` and ``rest`` are arguments of the function that makes it, as
+    :mod:`~jetlet.cli.arguments` takes them. ``rest`` is in ``sys.argv`` from now on.
+    """
     file, name = _split(target)
+    sys.argv = [file, *rest]
     path = Path(file)
     if path.suffix == ".py" or os.sep in file or path.exists():
         home = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() follows links
@@ -53,7 +59,7 @@ def load(target: str) -> Loaded:
     else:
         home = Path.cwd()
         module = _import_module(file, home)
-    return Loaded(_choose(module, name, file, home), home)
+    return Loaded(_choose(module, name, file, home, pairs, rest), home)
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -201,7 +207,14 @@ def _load_error(what: str, error: Exception, home: Path) -> Refused:
 # --- Choosing -------------------------------------------------------------------------------
 
 
-def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Runnable:
+def _choose(
+    module: ModuleType,
+    name: str | None,
+    file: str,
+    home: Path,
+    pairs: Sequence[str],
+    rest: Sequence[str],
+) -> Runnable:
     if name is None:
         name = _only_name(module, file)
     elif name not in vars(module):
@@ -211,42 +224,32 @@ def _choose(module: ModuleType, name: str | None, file: str, home: Path) -> Runn
         raise Refused(f"{file} has no {name!r}{hint and ': ' + hint}")
     found = vars(module)[name]
     if isinstance(found, Runnable):
+        if pairs:
+            raise Refused(
+                f"-P {pairs[0]}: {file}:{name} is a {type(found).__name__}, which takes no "
+                f"arguments: name a function that returns one"
+            )
         return found
     if not callable(found):
         raise Refused(
             f"{file}:{name} is a {type(found).__name__}: name a Pipeline, a DAG, or a function "
-            f"without arguments that returns one"
+            f"that returns one"
         )
-    return _call(found, f"{file}:{name}", home)
+    return _call(found, f"{file}:{name}", home, pairs, rest)
 
 
-def _call(function: Any, what: str, home: Path) -> Runnable:
-    needed = _needed_arguments(function)
-    if needed:
-        raise Refused(
-            f"{what} needs arguments ({', '.join(needed)}): name a function without arguments, "
-            f"or give them defaults"
-        )
+def _call(
+    function: Any, what: str, home: Path, pairs: Sequence[str], rest: Sequence[str]
+) -> Runnable:
+    arguments = bind(function, what, pairs, rest)
     with _loading(what, home):
-        found = function()
+        found = function(**arguments)
     if not isinstance(found, Runnable):
         raise Refused(
             f"{what} returned {found!r:.100}: it must return a Pipeline or a DAG; "
             f"end it with 'return p'"
         )
     return found
-
-
-def _needed_arguments(function: Any) -> list[str]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
 
 
 def _only_name(module: ModuleType, file: str) -> str:
@@ -281,7 +284,6 @@ def _candidates(module: ModuleType) -> list[str]:
         for name, value in vars(module).items()
         if inspect.isfunction(value)
         and value.__module__ == module.__name__
-        and not _needed_arguments(value)
         and _returns_pipeline(value)
     ]
 

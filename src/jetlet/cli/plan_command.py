@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
 from jetlet.cli.failures import Refused
 from jetlet.running import ENGINES
+
+if TYPE_CHECKING:
+    from jetlet.cli.loading import Runnable
 
 FORMATS = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
 """What the ending of the output file says about its format."""
@@ -21,8 +26,9 @@ HOW = {
 """The ways in which Spark runs a pipeline."""
 
 
-@click.command()
+@click.command(cls=TakesArguments)
 @click.argument("target", metavar="FILE[:NAME]")
+@arguments_option
 @click.option("--tree", "format_", flag_value="tree", help="Lines of text; the default.")
 @click.option("--dot", "format_", flag_value="dot", help="The DOT language of Graphviz.")
 @click.option("--svg", "format_", flag_value="svg", help="A drawing.")
@@ -44,8 +50,12 @@ HOW = {
     help="Processors per vertex where a stage does not say; by default one per core.",
 )
 @click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
+@click.pass_context
 def plan(
+    ctx: click.Context,
+    /,
     target: str,
+    pairs: tuple[str, ...],
     format_: str | None,
     output: Path | None,
     on: str | None,
@@ -55,7 +65,8 @@ def plan(
     """Show what a pipeline becomes, without running it.
 
     FILE is a Python file, or a module that can be imported. NAME is a Pipeline in it, or a function
-    without arguments that returns one; it can be left out where it is clear.
+    that returns one; it can be left out where it is clear. Arguments of the function are given by
+    -P NAME=VALUE, or behind -- as --NAME VALUE.
 
     \b
     Examples:
@@ -68,8 +79,11 @@ def plan(
         format_ = FORMATS.get(output.suffix if output else "", "tree")
     if on == "spark" and format_ != "tree":
         raise Refused(f"the stages of --on spark are shown as text: leave out --{format_}")
+    from jetlet.cli.loading import load
+
     try:
-        text = _text(target, format_, on, parallelism)
+        what = load(target, pairs, arguments_behind(ctx)).what
+        text = _text(what, format_, on, parallelism)
     except Refused as refusal:
         if traceback:
             refusal.show_traceback()
@@ -85,8 +99,7 @@ def plan(
         raise Refused(f"cannot write {output}: {error.strerror}") from error
 
 
-def _text(target: str, format_: str, on: str | None, parallelism: int | None) -> str:
-    from jetlet.cli.loading import load
+def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None) -> str:
     from jetlet.core.dag import DAG
     from jetlet.errors import PlanningError
     from jetlet.execution.execution_service import default_worker_count
@@ -94,7 +107,6 @@ def _text(target: str, format_: str, on: str | None, parallelism: int | None) ->
     if parallelism is None:
         cores = default_worker_count() if on == "embedded" else os.cpu_count() or 1
         parallelism = 1 if on == "spark" else cores  # within each of its tasks
-    what = load(target).what
     try:
         dag = what if isinstance(what, DAG) else what.plan(default_parallelism=parallelism)
         dag.validate()

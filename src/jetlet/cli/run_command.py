@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
 from jetlet.cli.failures import Refused, describe, format_cause
 from jetlet.cli.job_view import JobView, JobWatch
 from jetlet.cli.loading import Loaded, load
@@ -26,6 +27,7 @@ from jetlet.cli.progress_display import (
     open_progress,
     seconds,
 )
+from jetlet.cli.settings import PREFIX, is_from_outside, with_project
 from jetlet.cli.signals import Stopped, StopSignals
 from jetlet.cli.snapshot_options import in_flags, snapshot_options, snapshot_settings
 from jetlet.core.dag import DAG
@@ -49,8 +51,17 @@ PATIENCE = 1.0
 """Seconds after which a job that is being cancelled gets a word of explanation."""
 
 
-@click.command()
+class _Run(TakesArguments):
+    """Reads settings of the project and of the environment before those of the command line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with_project(ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Run, context_settings={"auto_envvar_prefix": PREFIX})
 @click.argument("target", metavar="FILE[:NAME]")
+@arguments_option
 @click.option(
     "--on",
     type=click.Choice(ENGINES),
@@ -126,6 +137,7 @@ def run(
     ctx: click.Context,
     /,
     target: str,
+    pairs: tuple[str, ...],
     on: str,
     streaming: str | None,
     parallelism: int | None,
@@ -140,7 +152,8 @@ def run(
     """Run a pipeline to its end.
 
     FILE is a Python file, or a module that can be imported. NAME is a Pipeline in it, or a function
-    without arguments that returns one; it can be left out where it is clear. What is under
+    that returns one; it can be left out where it is clear. Arguments of the function are given by
+    -P NAME=VALUE, or behind -- as --NAME VALUE, which the file also sees as sys.argv. What is under
     if __name__ == "__main__": in the file does not run.
 
     Progress and errors are on standard error, the output of sinks.logger() on standard output. On a
@@ -153,10 +166,16 @@ def run(
     does the next 'jetlet run' with the same --snapshot-dir, however this one has ended, unless it
     completed. 'jetlet jobs' lists the jobs that run.
 
+    Every option can also be set by the environment, such as JETLET_ON=embedded, or in the table
+    [tool.jetlet] of the nearest pyproject.toml, such as on = "embedded". The command line counts
+    before the environment, and that before the file.
+
     \b
     Examples:
       jetlet run word_count.py
       jetlet run word_count.py --on embedded
+      jetlet run jobs.py:daily -P date=2026-11-16
+      jetlet run jobs.py:daily --on embedded -- --date 2026-11-16
       jetlet run jobs.py:daily --master 'local[4]' --spark-conf spark.driver.memory=4g
       jetlet run package.jobs:daily --on embedded --quiet > results.txt
       jetlet run clicks.py --on embedded --metrics-port 9464 --interval 60
@@ -167,11 +186,11 @@ def run(
         try:
             if metrics_port is not None:
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
-            loaded = load(target)
+            loaded = load(target, pairs, arguments_behind(ctx))
             on = _engine_of(loaded, on, ctx)
             is_batch = _is_batch_on_spark(loaded, on, streaming)
             settings = snapshot_settings(engine_options, loaded.what, is_batch_on_spark=is_batch)
-            options = _options(on, engine_options, is_batch_on_spark=is_batch)
+            options = _options(ctx, on, engine_options, is_batch_on_spark=is_batch)
             config = JobConfig(default_parallelism=parallelism, streaming=streaming, **settings)
             if not is_batch and os.name == "posix":
                 from jetlet.cli.control_server import ControlServer
@@ -225,7 +244,9 @@ def _is_batch_on_spark(loaded: Loaded, on: str, streaming: str | None) -> bool:
         raise Refused(str(error)) from error
 
 
-def _options(on: str, given: dict[str, Any], *, is_batch_on_spark: bool) -> dict[str, Any]:
+def _options(
+    ctx: click.Context, on: str, given: dict[str, Any], *, is_batch_on_spark: bool
+) -> dict[str, Any]:
     """The engine's options, by the names it has for them."""
     options: dict[str, Any] = {}
     for name, value in given.items():
@@ -236,6 +257,8 @@ def _options(on: str, given: dict[str, Any], *, is_batch_on_spark: bool) -> dict
         engine = BELONGS_TO.get(name, fits)
         flag = f"--{name.replace('_', '-')}"
         if engine != on:
+            if is_from_outside(ctx, name):
+                continue
             if on == "spark":
                 instead = (
                     f"write --on embedded {flag} {value}, or --master 'local[{value}]' on Spark"
@@ -272,9 +295,9 @@ class _Runner:
         self._quiet = quiet
         self._interval = interval
         self.metrics: MetricsServer | None = None
-        """Told of the job."""
+        """The server of metrics, which is told of the job when it has been submitted."""
         self.control: ControlServer | None = None
-        """Told of it, too."""
+        """The control socket, which is told of the job when it has been submitted."""
         self._whole_traceback = whole_traceback
 
     def run(
