@@ -544,7 +544,9 @@ def test_job_whose_snapshots_are_gone_does_not_begin_anew(engine, kit, config, t
     before = list(ledger.items)
     shutil.rmtree(tmp_path / "state")
     job.resume()
-    with pytest.raises(SnapshotError, match=r"has no snapshot left .* all are gone"):
+    with pytest.raises(
+        SnapshotError, match=r"has no snapshot left .* is missing, although it was committed"
+    ):
         job.join(kit.PROMPT)
     assert ledger.items == before
 

@@ -80,7 +80,7 @@ def take_some(kit, job, count=2):
 
 
 def kill(job, member):
-    children = job._runner._session._launcher._children
+    children = job._runner._attempt._launcher._children
     os.kill(children[member]._process.pid, signal.SIGKILL)
 
 
@@ -201,7 +201,7 @@ def test_what_another_attempt_says_is_not_heard(kit, config, ledger):
     with EmbeddedEngine(members=2, workers=1) as engine:
         job = engine.submit(dag_of(kit, ledger, 1.0), config())
         take_some(kit, job, 1)
-        attempt = job._runner._session
+        attempt = job._runner._attempt
         lie = MemberReport(error="a lie")
         for epoch in (0, 2):
             for snapshot_id in range(100):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet.errors import SnapshotError
-from jetlet.snapshots.directory import RecordInDoubtError
+from jetlet.errors import RestartableError, SnapshotError
+from jetlet.snapshots.directory import RecordInDoubtError, read_file, record_name
 from jetlet.snapshots.epochs import SupersededError
 from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord, StateFileWriter, VertexState
 from jetlet.snapshots.store import Exports, SnapshotStore, open_export
@@ -132,8 +133,8 @@ def test_attempt_that_died_before_it_knew_what_to_begin_with_is_as_if_it_had_not
 
 
 def test_job_that_must_go_on_does_not_begin_anew(place):
-    with pytest.raises(SnapshotError, match="all are gone"):
-        store_at(place).begin_attempt(must_restore=True)
+    with pytest.raises(SnapshotError, match="is missing, although it was committed"):
+        store_at(place).begin_attempt(committed=(1, 1))
 
 
 def test_fresh_start_leaves_aside_what_is_there(place):
@@ -164,7 +165,8 @@ def test_old_epochs_are_forgotten(place):
     store.forget_epochs(3)
     storage, _ = place
     names = {e.name for e in storage.entries(storage.join(store.directory, "epochs"))}
-    assert names == {"0002.claim", "0002.json", "0003.claim", "0003.json"}
+    assert {name for name in names if name < "0003"} == {"0002.claim", "0002.json"}
+    assert {"0003.claim", "0003.json", "0003.00000003.commit"} <= names
     assert store.begin_attempt().epoch == 4
 
 
@@ -186,9 +188,8 @@ def damage(place, path, how):
 
 @pytest.mark.parametrize("what", ["state", "json"])
 @pytest.mark.parametrize("how", ["missing", "truncated", "changed"])
-def test_damaged_snapshot_is_passed_over_loudly(place, what, how, caplog):
-    if (what, how) == ("json", "missing"):
-        return  # without its record it never was one
+def test_older_snapshot_is_used_only_if_that_is_allowed(place, what, how, caplog):
+    """Since the newer one was committed: what it had decided on would be written again."""
     store = store_at(place)
     store.begin_attempt()
     previous = write(store, 1, 1, 0)
@@ -196,14 +197,15 @@ def test_damaged_snapshot_is_passed_over_loudly(place, what, how, caplog):
     storage, _ = place
     (name,) = [e.name for e in storage.entries(store.area(1).path) if e.name.endswith(what)]
     damage(place, storage.join(store.area(1).path, name), how)
+    for _ in range(2):
+        with pytest.raises(SnapshotError, match=rf"{name} is .*snapshot 1, of .*allow_older_"):
+            store.begin_attempt()
     with caplog.at_level(logging.WARNING):
-        attempt = store.begin_attempt()
+        attempt = store.begin_attempt(may_go_back=True)
     assert attempt.restored.record == previous
     assert attempt.good_areas == (0,), "the damaged one is written over next"
     assert name in caplog.text
-    caplog.clear()
-    again = store.begin_attempt()
-    assert again.restored.record == previous
+    assert store.begin_attempt().restored.record == previous, "the newer one does not count now"
 
 
 def test_job_whose_snapshots_are_all_damaged_does_not_begin_anew_by_itself(place):
@@ -217,26 +219,116 @@ def test_job_whose_snapshots_are_all_damaged_does_not_begin_anew_by_itself(place
     assert store.begin_attempt(fresh=True).restored is None
 
 
-def test_job_whose_snapshots_have_vanished_does_not_begin_anew_by_itself(place):
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("what", ["record", "area"])
+def test_job_whose_snapshots_have_vanished_does_not_begin_anew_by_itself(place, attempts, what):
+    store = store_at(place)
+    for _ in range(attempts):
+        store.begin_attempt()
+    record = write(store, attempts, 1, 0)
+    if what == "area":
+        store.area(0).remove()
+    else:
+        storage, _ = place
+        storage.remove(storage.join(store.area(0).path, record_name(record.order)))
+    gone = rf"{record_name(record.order)} is missing, although it was committed"
+    for _ in range(2):
+        with pytest.raises(SnapshotError, match=gone):
+            store.begin_attempt(may_go_back=True)
+    assert store.begin_attempt(fresh=True).restored is None
+    assert store.begin_attempt().restored is None
+
+
+def test_completed_job_whose_end_is_gone_does_not_begin_anew_by_itself(place):
     store = store_at(place)
     store.begin_attempt()
     write(store, 1, 1, 0)
-    store.begin_attempt()  # knows of it
-    store.area(0).remove()
-    with pytest.raises(SnapshotError, match="all are gone"):
+    store.complete(1)
+    storage, _ = place
+    storage.remove(storage.join(store.directory, "epochs", "0001.end"))
+    with pytest.raises(SnapshotError, match="is missing, although it was committed"):
         store.begin_attempt()
 
 
-def test_snapshot_that_has_vanished_is_missed(place, caplog):
+def test_snapshot_that_the_job_knows_of_is_missed_even_if_all_traces_are_gone(place):
     store = store_at(place)
     store.begin_attempt()
     write(store, 1, 1, 0)
-    write(store, 1, 2, 1)
+    storage, root = place
+    storage.remove_tree(root)
+    with pytest.raises(SnapshotError, match="is missing, although it was committed"):
+        store.begin_attempt(committed=(1, 1))
+
+
+@pytest.mark.parametrize("how", ["truncated", "changed", *range(30)])
+def test_damaged_origin_is_noticed(place, how):
+    """It says what an attempt began with: by it old records count or do not."""
+    store = store_at(place)
+    store.begin_attempt("run")
+    write(store, 1, 1, 0)
     store.begin_attempt()
-    store.area(1).remove()
-    with caplog.at_level(logging.WARNING):
-        assert store.begin_attempt().restored.record.snapshot_id == 1
-    assert "snapshot 2, which it had gone on from before, is gone" in caplog.text
+    storage, _ = place
+    path = storage.join(store.directory, "epochs", "0002.json")
+    if isinstance(how, str):
+        damage(place, path, how)
+    else:
+        data = bytearray(read_file(storage, path))
+        spot = random.Random(how).randrange(len(data) * 8)
+        data[spot // 8] ^= 1 << spot % 8
+        storage.remove(path)
+        with storage.create(path) as file:
+            file.write(data)
+    told = None
+    try:
+        attempt = store.begin_attempt()
+    except SnapshotError as error:
+        told = str(error)
+    if told is None:  # a blank for another
+        assert attempt.restored.record.order == (1, 1)
+    else:
+        assert f"{path} is damaged" in told
+        assert "start_fresh" in told
+        assert store.begin_attempt(fresh=True).restored is None
+        assert store.begin_attempt().restored is None
+
+
+def test_origin_of_an_earlier_version_has_no_checksum(place):
+    store = store_at(place)
+    store.begin_attempt("run")
+    write(store, 1, 1, 0)
+    storage, _ = place
+    path = storage.join(store.directory, "epochs", "0001.json")
+    storage.remove(path)
+    with storage.create(path) as file:
+        file.write(b'{"restored": null, "job_id": "run"}')
+    assert store.begin_attempt().restored.record.order == (1, 1)
+
+
+def test_file_that_cannot_be_read_may_be_read_later(tmp_path):
+    class Unreadable(LocalStorage):
+        def open_read(self, path):
+            if path.endswith(".state"):
+                raise OSError(5, "Input/output error")
+            return super().open_read(path)
+
+    store = store_at((LocalStorage(), str(tmp_path)))
+    store.begin_attempt()
+    write(store, 1, 1, 0)
+    with pytest.raises(RestartableError, match=r"member-0\.state cannot be read: .*Input/output"):
+        store_at((Unreadable(), str(tmp_path))).begin_attempt()
+    assert store.begin_attempt().restored is not None
+
+
+def test_commit_that_cannot_be_noted_is_not_decided(tmp_path):
+    storage = Failing()
+    store = store_at((storage, str(tmp_path)))
+    store.begin_attempt()
+    write(store, 1, 1, 0)
+    storage.operations = (".commit",)
+    with pytest.raises(OSError, match="create failed"):
+        write(store, 1, 2, 1)
+    storage.operations = ()
+    assert store.begin_attempt().restored.record.order == (1, 1)
 
 
 # --- Attempts that were given up and live on ----------------------------------------------------
@@ -305,6 +397,11 @@ class Failing(LocalStorage):
 
     def __init__(self, *operations):
         self.operations = operations
+
+    def create(self, path):
+        if path.endswith(self.operations or "nothing"):
+            raise OSError("create failed")
+        return super().create(path)
 
     def move(self, source, target):
         self._check("move")

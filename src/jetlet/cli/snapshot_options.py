@@ -21,6 +21,7 @@ FLAGS = {
     "from_snapshot": "--from-snapshot",
     "fresh": "--fresh",
     "allow_changed_stages": "--allow-changed-stages",
+    "allow_older_snapshot": "--allow-older-snapshot",
     "suspend_on_failure": "--suspend-on-failure",
 }
 FIELDS = {
@@ -67,6 +68,12 @@ _OPTIONS = [
         help="Begin although stages with state have come or gone since the snapshot.",
     ),
     click.option(
+        "--allow-older-snapshot",
+        is_flag=True,
+        help="If the last snapshot is missing or damaged, go on from the one before it, and "
+        "write again what was written since.",
+    ),
+    click.option(
         "--suspend-on-failure",
         is_flag=True,
         help="Wait for 'jetlet resume' if the job fails for good.",
@@ -77,6 +84,7 @@ _OPTIONS = [
 IN_FLAGS = {
     "JobConfig(start_fresh=True)": "--fresh",
     "JobConfig(allow_changed_stages=True)": "--allow-changed-stages",
+    "JobConfig(allow_older_snapshot=True)": "--allow-older-snapshot",
 }
 """What a message tells to write, and what that is on the command line."""
 

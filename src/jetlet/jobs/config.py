@@ -39,6 +39,10 @@ class JobConfig:
     allow_changed_stages: bool = False
     """Restore a snapshot even if stages with state have gone or come since it was taken: the state
     of those is dropped, and these begin without any."""
+    allow_older_snapshot: bool = False
+    """Go on from an older snapshot if the last one is missing or damaged, although with
+    ``exactly-once`` that writes again what was committed since the older one. Other guarantees go
+    on from it by themselves."""
     max_restarts: int = 10
     """How often in a row, without a snapshot in between, the job is restarted from its last
     snapshot after a failure that a restart may cure, such as a lost member. With

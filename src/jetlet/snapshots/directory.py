@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 from zlib import crc32
@@ -50,6 +50,33 @@ class RecordInDoubtError(SnapshotError):
     """Nobody knows whether the commit record was written."""
 
 
+class UnreadableError(SnapshotError):
+    """A file that its storage cannot read at the moment, and may be whole."""
+
+
+class DamagedSnapshotError(SnapshotError):
+    """A snapshot of which something is missing, damaged or cannot be read."""
+
+    def __init__(self, order: tuple[int, int] | None, cause: SnapshotError) -> None:
+        super().__init__(str(cause))
+        self.order = order
+        """Its epoch and id, if they are known."""
+        self.may_get_better = isinstance(cause, UnreadableError)
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Turn whatever a storage raises into a :class:`SnapshotError` that names the file."""
+    try:
+        yield
+    except SnapshotError:
+        raise
+    except FileNotFoundError as error:
+        raise SnapshotError(f"{path} is missing") from error
+    except Exception as error:
+        raise UnreadableError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def file_name(name: str) -> str:
     """The name of a job or an export as that of a file."""
     quoted = quote(name, safe=" ")
@@ -81,6 +108,20 @@ def read_file(storage: Storage, path: str) -> bytes:
         while part := file.read(BLOCK):
             parts.append(part)
         return b"".join(parts)
+
+
+def record_name(order: tuple[int, int]) -> str:
+    """The file of the record of this epoch and id."""
+    epoch, snapshot_id = order
+    return f"{snapshot_id:08d}-{epoch:04d}{RECORD_SUFFIX}"
+
+
+def order_of(name: str) -> tuple[int, int] | None:
+    """Epoch and id of the record in a file, as its name has them."""
+    snapshot_id, _, epoch = name.removesuffix(RECORD_SUFFIX).partition("-")
+    if name.endswith(RECORD_SUFFIX) and snapshot_id.isdigit() and epoch.isdigit():
+        return int(epoch), int(snapshot_id)
+    return None
 
 
 class SnapshotDirectory:
@@ -125,11 +166,8 @@ class SnapshotDirectory:
     def chunks(self, file: StateFile) -> Iterator[Chunk]:
         """What is in a state file; raises :class:`SnapshotError` where it is damaged."""
         path = self._storage.join(self.path, file.name)
-        try:
-            with self._open(path) as opened:
-                yield from read_state_file(opened, path)
-        except FileNotFoundError as error:
-            raise SnapshotError(f"{path} is missing") from error
+        with naming(path), self._open(path) as opened:
+            yield from read_state_file(opened, path)
 
     def _open(self, path: str) -> BinaryIO:
         raw = self._storage.open_read(path)
@@ -143,14 +181,18 @@ class SnapshotDirectory:
 
         If it raises, the record is not there; unless it raises :class:`RecordInDoubtError`.
         """
-        name = f"{record.snapshot_id:08d}-{record.epoch:04d}{RECORD_SUFFIX}"
-        path = self._storage.join(self.path, name)
         try:
-            write_atomically(self._storage, self.path, name, record.to_bytes())
+            write_atomically(self._storage, self.path, record_name(record.order), record.to_bytes())
         except Exception as error:
-            if not self._is_gone(name):
-                raise RecordInDoubtError(f"{path} may have been written: {error}") from error
+            self.remove_record(record.order, error)
             raise
+
+    def remove_record(self, order: tuple[int, int], reason: Exception) -> None:
+        """Take a record back that nobody has acted upon; or else raise that it is in doubt."""
+        name = record_name(order)
+        if not self._is_gone(name):
+            path = self._storage.join(self.path, name)
+            raise RecordInDoubtError(f"{path} may have been written: {reason}") from reason
 
     def _is_gone(self, name: str) -> bool:
         """Remove the record; true if it is certainly not there."""
@@ -165,37 +207,34 @@ class SnapshotDirectory:
             return False
         return True
 
-    def records(self) -> Iterator[SnapshotRecord | SnapshotError]:
+    def recorded(self) -> list[tuple[int, int]]:
+        """Epoch and id of all records, as their names say: nothing is read."""
+        entries = self._storage.entries(self.path) or ()
+        return [order for entry in entries if (order := order_of(entry.name)) is not None]
+
+    def records(self) -> Iterator[SnapshotRecord | DamagedSnapshotError]:
         """All that can be read, and an error for each that cannot."""
         for entry in self._storage.entries(self.path) or ():
             if not entry.name.endswith(RECORD_SUFFIX):
                 continue
             path = self._storage.join(self.path, entry.name)
             try:
-                yield SnapshotRecord.from_bytes(read_file(self._storage, path), path)
+                with naming(path):
+                    yield SnapshotRecord.from_bytes(read_file(self._storage, path), path)
             except UnknownFormatError:
                 raise
             except SnapshotError as error:
-                yield error
-            except Exception as error:
-                yield SnapshotError(f"{path} cannot be read: {type(error).__name__}: {error}")
+                yield DamagedSnapshotError(order_of(entry.name), error)
 
     def verify(self, record: SnapshotRecord) -> None:
         """Read all files; raises :class:`SnapshotError` if any is missing or damaged."""
         for file in record.files:
             path = self._storage.join(self.path, file.name)
             size = crc = 0
-            try:
-                with self._storage.open_read(path) as opened:
-                    while block := opened.read(BLOCK):
-                        size += len(block)
-                        crc = crc32(block, crc)
-            except FileNotFoundError as error:
-                raise SnapshotError(f"{path} is missing") from error
-            except Exception as error:
-                raise SnapshotError(
-                    f"{path} cannot be read: {type(error).__name__}: {error}"
-                ) from error
+            with naming(path), self._storage.open_read(path) as opened:
+                while block := opened.read(BLOCK):
+                    size += len(block)
+                    crc = crc32(block, crc)
             if size != file.size:
                 raise SnapshotError(f"{path} is damaged: it has {size:,} bytes, not {file.size:,}")
             if crc != file.crc32:

@@ -313,7 +313,8 @@ class SnapshotDriver:
         snapshot, error = command.snapshot, command.error
         job, stats = self._job, self._job.stats
         if error is None:
-            job.has_snapshot |= snapshot.area is not None
+            if snapshot.area is not None:
+                job.committed = (self._attempt.epoch, snapshot.id)
             stats.taken += 1
             stats.last_id = snapshot.id
             stats.last_bytes = self._size

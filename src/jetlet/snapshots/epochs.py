@@ -2,26 +2,44 @@
 
 Layout, below the directory of the job::
 
-    epochs/0007.claim        an attempt at the job has begun
-    epochs/0007.json         what it goes on from
-    epochs/0007.end          the job has completed: there is nothing to go on with
+    epochs/0007.claim             an attempt at the job has begun
+    epochs/0007.json              what it goes on from
+    epochs/0007.00000042.commit   this attempt has committed what snapshot 42 decided on
+    epochs/0007.end               the job has completed: there is nothing to go on with
 
 An attempt that was given up but is still alive may yet write. So each has a number, its epoch, in
 the names of its files, and what it has written counts only as far as the next one knew of it. And
 after it has written something that counts, it looks whether it was superseded, and if so ends.
+
+Before anything is committed, that is noted here, apart from the snapshot itself: so a snapshot that
+is deleted or damaged later is missed, and nobody commits a second time what it had decided on. A
+note only has to outlive the snapshot being deleted, not a power failure, and is not waited for.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from jetlet.snapshots.directory import RecordInDoubtError, Storage, read_file, write_atomically
+from jetlet.errors import SnapshotError
+from jetlet.snapshots.directory import (
+    RecordInDoubtError,
+    Storage,
+    naming,
+    read_file,
+    write_atomically,
+)
+from jetlet.snapshots.format import seal, unseal
 
 CLAIM: Final = ".claim"
 ORIGIN: Final = ".json"
+COMMIT: Final = ".commit"
 END: Final = ".end"
+
+T = TypeVar("T")
+Order = tuple[int, int]
+"""Epoch and number of a snapshot: later ones have a higher one."""
 
 
 class SupersededError(RecordInDoubtError):
@@ -36,11 +54,13 @@ class Epochs:
         self._job_directory = directory
         self._job_name = job_name
         self.directory = storage.join(directory, "epochs")
+        self._noted: str | None = None
+        """Name of the last note of a commit."""
 
     def claim(self, after: int = 0) -> int:
         """Begin an attempt: its epoch is higher than ``after``, and than any that was claimed."""
         self._storage.make_directory(self.directory)
-        epoch = max(after, *self._with(CLAIM), 0)
+        epoch = max(after, *(self._epoch_of(name) for name in self._names()), 0)
         while True:
             epoch += 1
             try:
@@ -52,20 +72,73 @@ class Epochs:
             self._storage.close_durably(file)
             return epoch
 
-    def origins(self) -> dict[int, dict[str, Any]]:
-        """What attempts have gone on from, as :meth:`write_origin` was told, by epoch."""
-        return {
-            epoch: json.loads(read_file(self._storage, self._path(epoch, ORIGIN)))
-            for epoch in self._with(ORIGIN)
-        }
+    def origins(self, keys: Collection[str], make: Callable[..., T]) -> dict[int, T]:
+        """What attempts have gone on from, by epoch.
+
+        ``make`` is given the values that :meth:`write_origin` was told, by their ``keys``.
+        """
+        found = {}
+        for epoch in self._with(ORIGIN):
+            path = self._path(epoch, ORIGIN)
+            try:
+                with naming(path):
+                    values = unseal(read_file(self._storage, path), path, unsealed=keys)
+                    found[epoch] = make(**values)
+            except SnapshotError as error:
+                raise SnapshotError(
+                    f"{error}. It says what an attempt at job {self._job_name!r} began with, "
+                    f"without which nobody knows what to go on from: put back a copy of the file; "
+                    f"or, to begin anew, write JobConfig(start_fresh=True)"
+                ) from error
+        return found
 
     def write_origin(self, epoch: int, origin: dict[str, Any]) -> None:
         """Note what an attempt goes on from: values that JSON has."""
-        self._write(epoch, ORIGIN, json.dumps(origin).encode())
+        self._write(epoch, ORIGIN, seal(origin))
 
     def complete(self, epoch: int) -> None:
         """The job has completed: one of this name begins anew."""
         self._write(epoch, END, b"")
+
+    def note_commit(self, order: Order, place: str) -> None:
+        """Note, before anything is committed, that a snapshot counts.
+
+        ``place`` is where its record is, below the directory of the job.
+        """
+        self._storage.make_directory(self.directory)
+        name = _commit_name(order)
+        with self._storage.create(self._storage.join(self.directory, name)) as file:
+            file.write(seal({"record": place}))
+        if self._noted is not None:
+            self._remove(self._noted)
+        self._noted = name
+
+    def forget_commit(self, order: Order) -> None:
+        """Take a note back: nothing is committed."""
+        with suppress(FileNotFoundError):
+            self._storage.remove(self._storage.join(self.directory, _commit_name(order)))
+
+    def commits(self) -> dict[Order, str]:
+        """What was noted to be committed, and where that is noted."""
+        found = {}
+        for name in self._names():
+            epoch, _, number = name.removesuffix(COMMIT).partition(".")
+            if name.endswith(COMMIT) and epoch.isdigit() and number.isdigit():
+                found[int(epoch), int(number)] = self._storage.join(self.directory, name)
+        return found
+
+    def missing(self, order: Order, place: str) -> str:
+        """Says of a snapshot that it was committed, and is not there any more.
+
+        ``place`` is where its record might have been, if that was not noted.
+        """
+        noted = self.commits().get(order)
+        with suppress(Exception):  # a note without its text is one all the same
+            assert noted is not None
+            place = unseal(read_file(self._storage, noted), noted)["record"]
+        told = "" if noted is None else f", as {noted} says"
+        path = self._storage.join(self._job_directory, place)
+        return f"{path} is missing, although it was committed{told}"
 
     def has_completed(self) -> bool:
         """True if the last attempt that knew what to begin with has ended the job."""
@@ -82,15 +155,24 @@ class Epochs:
 
     def forget_before(self, oldest: int) -> None:
         """Remove what earlier attempts have left here."""
-        for entry in self._storage.entries(self.directory) or ():
-            number = entry.name.partition(".")[0]
-            if number.isdigit() and int(number) < oldest:
-                with suppress(OSError):
-                    self._storage.remove(self._storage.join(self.directory, entry.name))
+        for name in self._names():
+            if 0 < self._epoch_of(name) < oldest:
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):
+            self._storage.remove(self._storage.join(self.directory, name))
+
+    def _names(self) -> list[str]:
+        return [entry.name for entry in self._storage.entries(self.directory) or ()]
+
+    @staticmethod
+    def _epoch_of(name: str) -> int:
+        number = name.partition(".")[0]
+        return int(number) if number.isdigit() else 0
 
     def _with(self, suffix: str) -> list[int]:
-        entries = self._storage.entries(self.directory) or ()
-        names = [e.name.removesuffix(suffix) for e in entries if e.name.endswith(suffix)]
+        names = [name.removesuffix(suffix) for name in self._names() if name.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
 
     def _path(self, epoch: int, suffix: str) -> str:
@@ -98,3 +180,8 @@ class Epochs:
 
     def _write(self, epoch: int, suffix: str, data: bytes) -> None:
         write_atomically(self._storage, self.directory, f"{epoch:04d}{suffix}", data)
+
+
+def _commit_name(order: Order) -> str:
+    epoch, number = order
+    return f"{epoch:04d}.{number:08d}{COMMIT}"

@@ -22,7 +22,7 @@ import io
 import json
 import pickle
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -220,17 +220,13 @@ class SnapshotRecord:
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
-        values = {"format": FORMAT_VERSION, **asdict(self)}
-        return json.dumps({**values, "crc32": _checksum(values)}, indent=1).encode()
+        return seal(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> SnapshotRecord:
         """The reverse; raises :class:`SnapshotError` if it is damaged."""
+        values = unseal(data, name)
         try:
-            values = json.loads(data)
-            if values.pop("crc32") != _checksum(values):
-                raise SnapshotError(f"{name} is damaged: it has another checksum")
-            _check_version(values.pop("format"), name)
             values["files"] = tuple(StateFile(**file) for file in values["files"])
             values["vertices"] = {
                 vertex: VertexState(**{**state, "ended": tuple(state["ended"])})
@@ -239,6 +235,29 @@ class SnapshotRecord:
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"{name} is damaged: {type(error).__name__}: {error}") from error
+
+
+def seal(values: Mapping[str, Any]) -> bytes:
+    """Values that JSON has, with a checksum."""
+    values = {"format": FORMAT_VERSION, **values}
+    return json.dumps({**values, "crc32": _checksum(values)}, indent=1).encode()
+
+
+def unseal(data: bytes, name: str, *, unsealed: Collection[str] = ()) -> dict[str, Any]:
+    """The values of :func:`seal`; raises :class:`SnapshotError` if they are damaged.
+
+    Earlier versions have written some files without a checksum: with ``unsealed`` keys.
+    """
+    try:
+        values: dict[str, Any] = json.loads(data)
+        if values and values.keys() <= set(unsealed):
+            return values
+        if values.pop("crc32") != _checksum(values):
+            raise SnapshotError(f"{name} is damaged: it has another checksum")
+        _check_version(values.pop("format"), name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SnapshotError(f"{name} is damaged: {type(error).__name__}: {error}") from error
+    return values
 
 
 def _checksum(values: Mapping[str, Any]) -> int:

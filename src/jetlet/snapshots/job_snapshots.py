@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jetlet.core.clock import Clock
 from jetlet.core.dag import DAG
 from jetlet.errors import JobStateError, SnapshotError
-from jetlet.snapshots.context import NONE
+from jetlet.snapshots.context import EXACTLY_ONCE, NONE
 from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.fit import check_fit
 from jetlet.snapshots.format import REPORTS, STATE, Chunk
@@ -79,9 +79,9 @@ class JobSnapshots:
         self.exports = Exports(storage, root)
         self.attempt: Attempt | None = None
         """The one that runs, or is about to."""
-        self.has_snapshot = False
-        """True if there is a good one, or was: to begin anew would be to write again what was
-        committed with it."""
+        self.committed: tuple[int, int] | None = None
+        """Epoch and id of the last snapshot whose output was, or is, committed: to go on from an
+        older one would be to write that again."""
         self.trouble: str | None = None
         """Why snapshots have failed since the last good one, as it was told."""
         self.ended: dict[tuple[str, int], EndedProcessor] = {}
@@ -119,11 +119,13 @@ class JobSnapshots:
             fresh=fresh,
             initial=self._initial(),
             after=self.attempt.epoch if self.attempt is not None else 0,
-            must_restore=self.has_snapshot,
+            committed=self.committed,
+            may_go_back=config.allow_older_snapshot or config.processing_guarantee != EXACTLY_ONCE,
         )
         self._is_first = False
         self.attempt = attempt
-        self.has_snapshot = bool(attempt.good_areas)
+        own = attempt.restored if attempt.good_areas else None
+        self.committed = None if own is None else own.record.order
         self.ended = {}
         if attempt.restored is not None:
             check_fit(attempt.restored, self._dag, allow_changes=config.allow_changed_stages)

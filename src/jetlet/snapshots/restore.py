@@ -17,7 +17,7 @@ from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, Progress
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
-from jetlet.snapshots.directory import SnapshotDirectory
+from jetlet.snapshots.directory import SnapshotDirectory, UnreadableError
 from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord
 from jetlet.snapshots.state_sink import Entry
 
@@ -88,10 +88,8 @@ class Restore:
         try:
             for file in self._record.files:
                 yield from self._directory.chunks(file)
-        except OSError as error:
-            raise RestartableError(
-                f"snapshot {self.snapshot_id} cannot be read: {type(error).__name__}: {error}"
-            ) from error
+        except UnreadableError as error:
+            raise RestartableError(f"snapshot {self.snapshot_id}: {error}") from error
 
 
 class RestoreTasklet(Tasklet):

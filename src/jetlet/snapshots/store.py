@@ -16,14 +16,22 @@ counts only up to the one that the next attempt began with.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from jetlet.errors import SnapshotError
-from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory, Storage, file_name
-from jetlet.snapshots.epochs import Epochs
+from jetlet.errors import RestartableError, SnapshotError
+from jetlet.snapshots.directory import (
+    DamagedSnapshotError,
+    RecordInDoubtError,
+    SnapshotDirectory,
+    Storage,
+    file_name,
+    record_name,
+)
+from jetlet.snapshots.epochs import Epochs, Order
 from jetlet.snapshots.format import SnapshotRecord
 
 logger = logging.getLogger("jetlet.snapshots")
@@ -43,9 +51,9 @@ class StoredSnapshot:
 class Origin(NamedTuple):
     """What is known of the beginning of an attempt."""
 
-    job_id: str
-    restored: tuple[int, int] | None
+    restored: Order | None
     """Epoch and id of the snapshot that it began with."""
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,80 +95,125 @@ class SnapshotStore:
         fresh: bool = False,
         initial: StoredSnapshot | None = None,
         after: int = 0,
-        must_restore: bool = False,
+        committed: Order | None = None,
+        may_go_back: bool = False,
     ) -> Attempt:
         """Claim the next epoch and find the newest snapshot that is whole.
 
         ``fresh`` leaves aside what is there; ``initial`` is restored if nothing is. ``job_id`` is
         for a run that begins with this attempt. The epoch is higher than ``after``, and than any
-        that has left a trace. Raises :class:`SnapshotError` if there are snapshots and all of them
-        are damaged; with ``must_restore``, also if there are none.
+        that has left a trace. ``committed`` is a snapshot that the job knows to have been
+        committed, besides those of which the directory tells.
+
+        Raises :class:`SnapshotError` if what was committed cannot be gone on from: if there is
+        nothing left, or, unless it ``may_go_back``, only an older snapshot.
         """
-        recorded = [stored.record.epoch for stored in self._find()[0]]
+        recorded = [epoch for n in self._areas() for epoch, _ in self.area(n).recorded()]
         epoch = self._epochs.claim(max(after, *recorded, 0))
-        restored: StoredSnapshot | None = None
         good: list[StoredSnapshot] = []
         ids = [0]
         if not fresh and not self._epochs.has_completed():
-            found, damaged = self._find()
+            origins = self._origins()
+            found, damaged = self._find(origins)
             ids += [stored.record.snapshot_id for stored in found]
             for stored in found:
                 try:
                     stored.directory.verify(stored.record)
                 except SnapshotError as error:
-                    damaged.append(error)
-                    self._warn(stored.record, error)
+                    damaged.append(DamagedSnapshotError(stored.record.order, error))
                 else:
                     good.append(stored)
-            origin = self._last_origin()
-            known = None if origin is None else origin.restored
+            origin = origins[max(origins)] if origins else None
+            noted = [order for order in self._epochs.commits() if _counts(order, origins)]
+            known = [committed, origin.restored if origin is not None else None, *noted]
+            lost = [error.order for error in damaged]
+            ids += [order[1] for order in (*known, *lost) if order is not None]
+            self._check_committed(good, damaged, list(filter(None, known)), may_go_back=may_go_back)
             if good:
                 job_id = good[0].record.job_id
             elif origin is not None:
                 # Attempts may have left something under its name, although no snapshot.
                 job_id = origin.job_id or job_id
-            if not good and (damaged or known is not None or must_restore):
-                raise self._nothing_left(damaged)
-            restored = good[0] if good else initial
-            if good and known is not None and good[0].record.order < known:
-                logger.warning(
-                    "job %s: snapshot %d, which it had gone on from before, is gone; snapshot %d "
-                    "is used",
-                    self._job_name,
-                    known[1],
-                    good[0].record.snapshot_id,
-                )
-        else:
-            restored = initial
-        order = restored.record.order if restored is not None and restored in good else None
+        order = good[0].record.order if good else None
         self._epochs.write_origin(epoch, {"restored": order, "job_id": job_id})
-        if restored is None or not good:
+        if not good:
             self._clear_areas()
+            self._epochs.forget_before(epoch)
         areas = tuple(stored.area for stored in good if stored.area is not None)
-        return Attempt(epoch, job_id, restored, areas, max(ids) + 1)
+        return Attempt(epoch, job_id, good[0] if good else initial, areas, max(ids) + 1)
+
+    def _check_committed(
+        self,
+        good: Sequence[StoredSnapshot],
+        damaged: Sequence[DamagedSnapshotError],
+        known: Sequence[Order],
+        *,
+        may_go_back: bool,
+    ) -> None:
+        """Refuse to go on from anything older than what was, or may have been, committed."""
+        newest = good[0].record if good else None
+        lost = [e for e in damaged if newest is None or e.order is None or e.order > newest.order]
+        reasons = list(map(str, lost))
+        last = max(known, default=None)
+        if last is not None and (newest is None or last > newest.order):
+            if last not in [error.order for error in lost]:
+                place = f"{AREA}*/{record_name(last)}"
+                reasons.append(self._epochs.missing(last, place))
+        if not reasons:
+            return
+        told = "; ".join(reasons)
+        if newest is None:
+            text = (
+                f"job {self._job_name!r} has no snapshot left in {self.directory} that can be "
+                f"used: {told}. Put back a copy; or, to begin anew, write "
+                f"JobConfig(start_fresh=True)"
+            )
+        else:
+            taken = datetime.fromtimestamp(newest.ended_ms / 1000, UTC)
+            repeated = (
+                f"snapshot {newest.snapshot_id}, of {taken:%Y-%m-%d %H:%M:%S} UTC: what the job "
+                f"has written between then and the last commit"
+            )
+            if may_go_back:
+                logger.warning(
+                    "job %s: %s. It goes on from %s is written again",
+                    self._job_name,
+                    told,
+                    repeated,
+                )
+                return
+            text = (
+                f"job {self._job_name!r} cannot go on from its last snapshot: {told}. The one "
+                f"before it is {repeated} would be written again. Put back a copy of what is "
+                f"missing or damaged; or, to go on from there all the same, write "
+                f"JobConfig(allow_older_snapshot=True)"
+            )
+        # A storage may answer again.
+        may_get_better = any(error.may_get_better for error in lost)
+        raise RestartableError(text) if may_get_better else SnapshotError(text)
 
     def _origins(self) -> dict[int, Origin]:
         """By epoch, what it began with."""
-        return {
-            epoch: Origin(
-                values.get("job_id", ""),
-                None if (known := values["restored"]) is None else (known[0], known[1]),
-            )
-            for epoch, values in self._epochs.origins().items()
-        }
 
-    def _find(self) -> tuple[list[StoredSnapshot], list[SnapshotError]]:
+        def origin(restored: Sequence[int] | None, job_id: str = "") -> Origin:
+            return Origin(None if restored is None else (restored[0], restored[1]), job_id)
+
+        return self._epochs.origins(Origin._fields, origin)
+
+    def _find(
+        self, origins: Mapping[int, Origin]
+    ) -> tuple[list[StoredSnapshot], list[DamagedSnapshotError]]:
         """Records that count, the newest first, and what is wrong with others."""
-        origins = self._origins()
         found: list[StoredSnapshot] = []
-        damaged: list[SnapshotError] = []
+        damaged: list[DamagedSnapshotError] = []
         for number in self._areas():
             directory = self.area(number)
             for record in directory.records():
+                if record.order is not None and not _counts(record.order, origins):
+                    continue
                 if isinstance(record, SnapshotError):
                     damaged.append(record)
-                    logger.warning("job %s: %s", self._job_name, record)
-                elif _counts(record, origins):
+                else:
                     found.append(StoredSnapshot(record, directory, number))
         found.sort(key=lambda stored: stored.record.order, reverse=True)
         return found, damaged
@@ -170,30 +223,10 @@ class SnapshotStore:
         names = [e.name.removeprefix(AREA) for e in entries if e.name.startswith(AREA)]
         return sorted(int(name) for name in names if name.isdigit())
 
-    def _last_origin(self) -> Origin | None:
-        """What the last attempt began with."""
-        origins = self._origins()
-        return origins[max(origins)] if origins else None
-
-    def _warn(self, record: SnapshotRecord, error: SnapshotError) -> None:
-        logger.warning(
-            "job %s: snapshot %d cannot be used, the one before it is: %s",
-            self._job_name,
-            record.snapshot_id,
-            error,
-        )
-
-    def _nothing_left(self, damaged: Sequence[SnapshotError]) -> SnapshotError:
-        reasons = "; ".join(map(str, damaged)) or "all are gone"
-        return SnapshotError(
-            f"job {self._job_name!r} has no snapshot left in {self.directory} that can be used: "
-            f"{reasons}. To begin anew, write JobConfig(start_fresh=True)"
-        )
-
     # --- Writing ----------------------------------------------------------------------------
 
     def write_record(self, directory: SnapshotDirectory, record: SnapshotRecord) -> None:
-        """Decide that a snapshot counts.
+        """Decide that a snapshot counts, and note it if something will be committed.
 
         If it raises, it does not; unless it raises :class:`RecordInDoubtError`.
         """
@@ -204,6 +237,18 @@ class SnapshotStore:
             raise
         except Exception as error:
             raise RecordInDoubtError(f"cannot read {self._epochs.directory}: {error}") from error
+        if record.name is not None:
+            return
+        area = directory.path.removeprefix(self.directory).strip("/")
+        try:
+            self._epochs.note_commit(record.order, f"{area}/{record_name(record.order)}")
+        except Exception as error:
+            try:
+                self._epochs.forget_commit(record.order)
+            except Exception as second:
+                raise RecordInDoubtError(f"cannot note a commit: {second}") from error
+            directory.remove_record(record.order, error)
+            raise
 
     def complete(self, epoch: int) -> None:
         """The job has completed: a job of this name begins anew."""
@@ -216,22 +261,25 @@ class SnapshotStore:
 
     def forget_epochs(self, epoch: int) -> None:
         """Remove what attempts have left that no record refers to any more."""
-        oldest = min((stored.record.epoch for stored in self._find()[0]), default=epoch)
+        oldest = min((stored.record.epoch for stored in self.snapshots()), default=epoch)
         self._epochs.forget_before(oldest)
 
     # --- Looking ----------------------------------------------------------------------------
 
     def snapshots(self) -> list[StoredSnapshot]:
         """Those of the job that count, the newest first; not verified."""
-        return self._find()[0]
+        found, damaged = self._find(self._origins())
+        for error in damaged:
+            logger.warning("job %s: %s", self._job_name, error)
+        return found
 
 
-def _counts(record: SnapshotRecord, origins: dict[int, Origin]) -> bool:
-    """False if a later attempt did not know of it, and went on from an earlier one."""
+def _counts(order: Order, origins: Mapping[int, Origin]) -> bool:
+    """False if a later attempt did not know of this snapshot, and went on from an earlier one."""
     return all(
-        origin.restored is not None and record.order <= origin.restored
+        origin.restored is not None and order <= origin.restored
         for epoch, origin in origins.items()
-        if epoch > record.epoch
+        if epoch > order[0]
     )
 
 

@@ -549,7 +549,7 @@ def test_cancel_is_quick_in_every_phase(engine, phase):
     job = engine.submit(dag_to(out, "cancelled", Slow()))
     if phase == "preparing":
         until(
-            lambda: job._runner._session and job._runner._session._coordinator.phase.value == phase
+            lambda: job._runner._attempt and job._runner._attempt._coordinator.phase.value == phase
         )
     elif phase != "joining":
         assert seen.wait(PROMPT)

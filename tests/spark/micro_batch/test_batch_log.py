@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+
 import pytest
 
 from jetlet.errors import SnapshotError
@@ -79,23 +82,53 @@ def test_what_a_superseded_attempt_records_does_not_count(tmp_path):
     assert second.epoch < third.epoch
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"x" + data])
-def test_a_damaged_record_is_refused(tmp_path, damage):
-    log = attempt(tmp_path)
-    log.write(record(log, 0))
-    (path,) = tmp_path.rglob("*.batch")
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(SnapshotError, match="is damaged"):
-        attempt(tmp_path)
+def flip(seed):
+    def flipped(data):
+        changed = bytearray(data)
+        spot = random.Random(seed).randrange(len(data) * 8)
+        changed[spot // 8] ^= 1 << spot % 8
+        return bytes(changed)
+
+    return flipped
 
 
-def test_a_record_that_is_gone_is_missed(tmp_path):
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("suffix", [".batch", ".json", ".commit", ".claim"])
+@pytest.mark.parametrize(
+    "damage",
+    [None, lambda data: b"", lambda data: data[:-3], *map(flip, range(10))],
+    ids=["gone", "emptied", "cut off", *(f"flip {n}" for n in range(10))],
+)
+def test_damage_is_told_or_makes_no_difference(tmp_path, attempts, suffix, damage):
+    for _ in range(attempts):
+        log = attempt(tmp_path)
+        batch = 0 if log.last is None else log.last.batch + 1
+        log.write(record(log, batch))
+    path = max(tmp_path.rglob(f"*{suffix}"))
+    data = path.read_bytes()
+    if damage is None:
+        path.unlink()
+    elif data:
+        path.write_bytes(damage(data))
+    told = None
+    try:
+        again = attempt(tmp_path, "another")
+    except SnapshotError as error:
+        told = str(error)
+    if told is None:
+        assert (again.last, again.run_id) == (log.last, "run")
+    else:
+        assert str(path) in told.replace("*", path.stem)
+        assert "start_fresh=True" in told
+        assert attempt(tmp_path, "another", fresh=True).last is None
+        assert attempt(tmp_path, "third").run_id == "another"
+
+
+def test_records_that_are_gone_are_missed(tmp_path):
     log = attempt(tmp_path)
     log.write(record(log, 0))
-    attempt(tmp_path)
-    (path,) = tmp_path.rglob("*.batch")
-    path.unlink()
-    with pytest.raises(SnapshotError, match="start_fresh=True"):
+    shutil.rmtree(log._records)
+    with pytest.raises(SnapshotError, match=r"00000000-0001\.batch is missing.*start_fresh=True"):
         attempt(tmp_path)
 
 

@@ -22,12 +22,12 @@ import pickle
 import re
 import struct
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.directory import file_name, read_file, write_atomically
+from jetlet.snapshots.directory import file_name, naming, read_file, write_atomically
 from jetlet.snapshots.epochs import Epochs
 from jetlet.spark.micro_batch.state import Saved
 from jetlet.storage.file_systems import is_url, locate
@@ -37,6 +37,7 @@ LIFE: Final = "life-"
 RECORDS, STATE, CHECKPOINT = "records", "state", "spark"
 MAGIC: Final = b"jetlet-batch-1\n"
 _CRC: Final = struct.Struct(">I")
+ADVICE: Final = "Put back a copy; or, to begin anew, write JobConfig(start_fresh=True)"
 KEPT: Final = 2
 """Records that are kept: Spark may ask for the last batch again."""
 
@@ -73,13 +74,12 @@ class BatchRecord:
         begin = len(MAGIC) + _CRC.size
         data = stored[begin:]
         if not stored.startswith(MAGIC) or _CRC.pack(crc32(data)) != stored[len(MAGIC) : begin]:
-            raise SnapshotError(f"{name} is damaged")
+            raise SnapshotError(f"{name} is damaged. {ADVICE}")
         try:
             record: BatchRecord = pickle.loads(data)
         except Exception as error:  # such as a class that is not there any more
             raise SnapshotError(
-                f"{name} cannot be read: {type(error).__name__}: {error}. To begin anew, write "
-                f"JobConfig(start_fresh=True)"
+                f"{name} cannot be read: {type(error).__name__}: {error}. {ADVICE}"
             ) from error
         return record
 
@@ -126,22 +126,38 @@ class BatchLog:
     def begin_attempt(self, run_id: str, *, fresh: bool = False) -> None:
         """Claim an epoch and find out what to go on from; ``run_id`` is for a new life."""
         self.epoch = self._epochs.claim(self.epoch)
-        origins = {epoch: Origin(**values) for epoch, values in self._epochs.origins().items()}
-        is_new = fresh or not origins or self._epochs.has_completed()
+        is_new = fresh or self._epochs.has_completed()
+        keys = [each.name for each in fields(Origin)]
+        origins = {} if is_new else self._epochs.origins(keys, Origin)
+        if not origins and not is_new and (noted := self._epochs.commits()):
+            raise SnapshotError(
+                f"{self._epochs.directory}/*.json is missing, which says what attempts at job "
+                f"{self._job_name!r} began with, although there is {max(noted.values())}. "
+                f"{ADVICE}"
+            )
+        is_new = not origins
         known = None if is_new else origins[max(origins)]
         self._life = self.epoch if known is None else known.life
         self.run_id = run_id if known is None else known.run_id
         self.last = None if known is None else self._newest(origins)
         batch = -1 if self.last is None else self.last.batch
-        if known is not None and batch < known.batch:
-            raise SnapshotError(
-                f"job {self._job_name!r} has run batch {known.batch}, but what was recorded of it "
-                f"is gone from {self._records}. To begin anew, write JobConfig(start_fresh=True)"
-            )
+        if known is not None:
+            self._check_committed(batch, known)
         for name in (RECORDS, STATE, CHECKPOINT):
             self._storage.make_directory(self._place(name))
         self._epochs.write_origin(self.epoch, asdict(Origin(self._life, batch, self.run_id)))
         self._forget()
+
+    def _check_committed(self, batch: int, known: Origin) -> None:
+        """Refuse to run anything again that was committed, or may have been."""
+        noted = [order for order in self._epochs.commits() if order[0] >= self._life]
+        epoch, last = max([*noted, (0, known.batch)], key=lambda order: order[1])
+        if batch < last:
+            place = f"{_life(self._life)}/{RECORDS}/{last:08d}-*{RECORD}"
+            raise SnapshotError(
+                f"job {self._job_name!r} has run batch {last}: "
+                f"{self._epochs.missing((epoch, last), place)}. {ADVICE}"
+            )
 
     def _newest(self, origins: dict[int, Origin]) -> BatchRecord | None:
         """The newest record that counts."""
@@ -149,7 +165,8 @@ class BatchLog:
             later = [o for e, o in origins.items() if e > epoch and o.life == self._life]
             if all(origin.batch >= batch for origin in later):
                 path = self._storage.join(self._records, name)
-                return BatchRecord.from_bytes(read_file(self._storage, path), path)
+                with naming(path):
+                    return BatchRecord.from_bytes(read_file(self._storage, path), path)
         return None
 
     def _names(self) -> list[tuple[int, int, str]]:
@@ -217,6 +234,9 @@ class BatchLog:
         name = f"{record.batch:08d}-{record.epoch:04d}{RECORD}"
         write_atomically(self._storage, self._records, name, record.to_bytes())
         self._epochs.check_newest(record.epoch)
+        self._epochs.note_commit(
+            (record.epoch, record.batch), f"{_life(self._life)}/{RECORDS}/{name}"
+        )
         self.last = record
 
     def clean(self) -> None:

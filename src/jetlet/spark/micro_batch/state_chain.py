@@ -30,7 +30,7 @@ from zlib import crc32
 
 from jetlet.errors import SnapshotError
 from jetlet.processors.incremental import IncrementalProcessor, TableChange
-from jetlet.snapshots.directory import Storage, read_file
+from jetlet.snapshots.directory import Storage, naming, read_file
 from jetlet.snapshots.format import STATE, Chunk, StateFileWriter, read_state_file
 from jetlet.snapshots.state_sink import unpicklable
 from jetlet.spark.micro_batch.state_pickle import dump_state
@@ -230,10 +230,8 @@ def read_files(
 
 def _fetch(storage: Storage, directory: str, file: ChainFile) -> bytes:
     path = storage.join(directory, file.name)
-    try:
+    with naming(path):
         return read_file(storage, path)
-    except FileNotFoundError as error:
-        raise SnapshotError(f"{path} is missing") from error
 
 
 def _chunks(path: str, file: ChainFile, data: bytes) -> list[Chunk]:
