@@ -1,11 +1,23 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from functools import wraps
 
 import pytest
 
-from jetlet import JobStatus, Pipeline, sinks, sources
-from jetlet.errors import InvalidArgumentError, JobFailedError, MissingSinkError
+from jetlet import EmbeddedEngine, JobStatus, Pipeline, agg, sinks, sources, whole_item
+from jetlet.connectors.files.input import FileSet
+from jetlet.core import DAG, Processor, from_
+from jetlet.errors import (
+    InputNotFoundError,
+    InvalidArgumentError,
+    InvalidDagError,
+    JobFailedError,
+    MissingSinkError,
+)
+from jetlet.execution.plan import ExecutionPlan
+from jetlet.planner import planner
 from jetlet.running import make_engine
 
 
@@ -40,6 +52,74 @@ def test_unknown_engine_is_refused(pipeline):
 def test_option_of_another_engine_is_refused_with_those_that_there_are(on, option, known):
     with pytest.raises(InvalidArgumentError, match=rf"no option '{option}'.*\b{known}\b"):
         make_engine(on, **{option: 2})
+
+
+def test_an_invalid_dag_is_refused_when_it_is_submitted():
+    dag = DAG()
+    a, b = dag.new_vertex("a", Processor), dag.new_vertex("b", Processor)
+    dag.edge(from_(a, 1).to(b))
+    with EmbeddedEngine() as engine, pytest.raises(InvalidDagError, match="0 is missing"):
+        engine.submit(dag)
+
+
+class Counting:
+    """Counts the calls of methods, which do what they did before."""
+
+    def __init__(self, monkeypatch):
+        self.calls = Counter()
+        self._monkeypatch = monkeypatch
+
+    def watch(self, owner, name):
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def counted(*args, **kwargs):
+            self.calls[f"{owner.__name__}.{name}"] += 1
+            return original(*args, **kwargs)
+
+        self._monkeypatch.setattr(owner, name, counted)
+
+
+def test_a_submission_is_planned_validated_laid_out_and_its_files_listed_once(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "book.txt").write_text("one two\ntwo\n")
+    counts = sinks.collect()
+    p = Pipeline("word-count")
+    (
+        p.read_from(sources.text(str(tmp_path / "*.txt")))
+        .flat_map(str.split)
+        .grouping_key(whole_item)
+        .aggregate(agg.counting())
+        .write_to(counts)
+    )
+    counting = Counting(monkeypatch)
+    counting.watch(planner, "plan")
+    for owner, name in (
+        (DAG, "validate"),
+        (ExecutionPlan, "__init__"),
+        (ExecutionPlan, "prepare"),
+        (FileSet, "list"),
+    ):
+        counting.watch(owner, name)
+    p.run(on="embedded")
+    assert sorted(counts.items) == [("one", 1), ("two", 2)]
+    assert dict(counting.calls) == {
+        "jetlet.planner.planner.plan": 1,
+        "DAG.validate": 1,
+        "ExecutionPlan.__init__": 1,
+        "ExecutionPlan.prepare": 1,
+        "FileSet.list": 1,
+    }
+
+
+@pytest.mark.parametrize("on", ["embedded", "spark"])
+def test_a_misspelt_path_is_told_before_an_engine_starts(on, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jetlet.spark.engine", None)  # importing it would fail
+    p = Pipeline("p")
+    p.read_from(sources.text("no/such/*.txt")).write_to(sinks.noop())
+    with pytest.raises(InputNotFoundError, match="no/such"):
+        p.run(on)
 
 
 def test_pipeline_is_planned_before_an_engine_is_made(monkeypatch):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
 from jetlet.jobs.job import Job
 from jetlet.pipeline.transforms import SourceTransform
 
@@ -17,42 +20,50 @@ if TYPE_CHECKING:
 ENGINES = ("spark", "embedded")
 
 
-def make_engine(on: str, **options: Any) -> Any:
+def make_engine(on: str, **options: Any) -> Engine:
     """The engine of that name, with its options."""
-    engine: type[Any]
+    make: Callable[..., Engine]
     if on == "embedded":
         from jetlet.jobs.embedded import EmbeddedEngine
 
-        engine = EmbeddedEngine
+        make = EmbeddedEngine
     elif on == "spark":
         from jetlet.spark.engine import SparkEngine
 
-        engine = SparkEngine
+        make = SparkEngine
     else:
         raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
-    known = list(inspect.signature(engine).parameters)
+    known = list(inspect.signature(make).parameters)
     for option in options:
         if option not in known:
             raise InvalidArgumentError(
                 f"on={on!r} has no option {option!r}: its options are {', '.join(known)}"
             )
-    return engine(**options)
+    return make(**options)
 
 
 def run(
     pipeline: Pipeline | TaskApplication, on: str, config: JobConfig | None, **options: Any
 ) -> Job:
     """Run a pipeline or an application of tasks and return its job, which has ended."""
-    # Spark takes seconds to start; who forgot a sink or misspelt a path is told before that.
-    pipeline.plan(default_parallelism=1)
-    for transform in getattr(pipeline, "transforms", ()):
-        if isinstance(transform, SourceTransform):
-            transform.source.check()
+    what: DAG | Plannable = pipeline
+    if on == "spark":
+        # It takes seconds to start; who forgot a sink or misspelt a path is told before that.
+        what = planned_for_spark(pipeline)
     with make_engine(on, **options) as engine:
-        job: Job = engine.submit(pipeline, config)
+        job = engine.submit(what, config)
         try:
             job.join()
         except KeyboardInterrupt:
             job.cancel()
             raise
         return job
+
+
+def planned_for_spark(what: DAG | Plannable) -> DAG:
+    """The DAG as Spark runs it, and its sources looked at; needs no Spark."""
+    dag = dag_of(what, SPARK_PARALLELISM)
+    for transform in getattr(what, "transforms", ()):
+        if isinstance(transform, SourceTransform):
+            transform.source.check()
+    return dag

@@ -100,16 +100,15 @@ def plan(
 
 
 def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None) -> str:
-    from jetlet.core.dag import DAG
     from jetlet.errors import PlanningError
     from jetlet.execution.execution_service import default_worker_count
+    from jetlet.jobs.engine import SPARK_PARALLELISM, dag_of
 
     if parallelism is None:
         cores = default_worker_count() if on == "embedded" else os.cpu_count() or 1
-        parallelism = 1 if on == "spark" else cores  # within each of its tasks
+        parallelism = SPARK_PARALLELISM if on == "spark" else cores
     try:
-        dag = what if isinstance(what, DAG) else what.plan(default_parallelism=parallelism)
-        dag.validate()
+        dag = dag_of(what, parallelism)
         if format_ == "dot":
             return dag.to_dot(parallelism) + "\n"
         if format_ == "svg":

@@ -33,11 +33,12 @@ from jetlet.cli.snapshot_options import in_flags, snapshot_options, snapshot_set
 from jetlet.core.dag import DAG
 from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
-from jetlet.running import ENGINES, make_engine
+from jetlet.running import ENGINES, make_engine, planned_for_spark
 from jetlet.tasks.application import TaskApplication
 
 if TYPE_CHECKING:
     from jetlet.cli.control_server import ControlServer
+    from jetlet.jobs.engine import Plannable
     from jetlet.jobs.job import Job
     from jetlet.metrics import MetricsServer
 
@@ -188,7 +189,8 @@ def run(
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target, pairs, arguments_behind(ctx))
             on = _engine_of(loaded, on, ctx)
-            is_batch = _is_batch_on_spark(loaded, on, streaming)
+            what = _planned(loaded, on)
+            is_batch = _is_batch_on_spark(what, on, streaming)
             settings = snapshot_settings(engine_options, loaded.what, is_batch_on_spark=is_batch)
             options = _options(ctx, on, engine_options, is_batch_on_spark=is_batch)
             config = JobConfig(default_parallelism=parallelism, streaming=streaming, **settings)
@@ -199,7 +201,7 @@ def run(
                     ControlServer(loaded.what.name, config.snapshot_dir)
                 )
             with logs_on_terminal(log_level):
-                code = runner.run(loaded, on, options, config, target)
+                code = runner.run(loaded, what, on, options, config, target)
         except Stopped:
             _say("cancelled before it ran")
             code = signals.exit_code
@@ -228,18 +230,26 @@ def _engine_of(loaded: Loaded, on: str, ctx: click.Context) -> str:
     return "embedded" if is_default and isinstance(loaded.what, TaskApplication) else on
 
 
-def _is_batch_on_spark(loaded: Loaded, on: str, streaming: str | None) -> bool:
-    """True if it is to run as a batch job of Spark's, which is not controlled while it runs."""
+def _planned(loaded: Loaded, on: str) -> DAG | Plannable:
+    """What is submitted: planned where the engine takes long to start and mistakes come first."""
     if on != "spark":
+        return loaded.what
+    try:
+        return planned_for_spark(loaded.what)
+    except PlanningError as error:
+        raise Refused(str(error)) from error
+
+
+def _is_batch_on_spark(what: DAG | Plannable, on: str, streaming: str | None) -> bool:
+    """True if it is to run as a batch job of Spark's, which is not controlled while it runs."""
+    if on != "spark" or not isinstance(what, DAG):
         if streaming is not None:
             raise Refused(f"--streaming {streaming} is for Spark: leave it out, or --on {on}")
         return False
     from jetlet.spark import mode
 
-    what = loaded.what
     try:
-        dag = what if isinstance(what, DAG) else what.plan(default_parallelism=1)
-        return mode(dag, JobConfig(streaming=streaming)).is_batch
+        return mode(what, JobConfig(streaming=streaming)).is_batch
     except PlanningError as error:
         raise Refused(str(error)) from error
 
@@ -301,7 +311,13 @@ class _Runner:
         self._whole_traceback = whole_traceback
 
     def run(
-        self, loaded: Loaded, on: str, options: dict[str, Any], config: JobConfig, target: str
+        self,
+        loaded: Loaded,
+        what: DAG | Plannable,
+        on: str,
+        options: dict[str, Any],
+        config: JobConfig,
+        target: str,
     ) -> int:
         """Run to the end and return the exit code."""
         try:
@@ -318,7 +334,7 @@ class _Runner:
             started = time.monotonic()
             try:
                 with self._waiting(on):
-                    job: Job = engine.submit(loaded.what, config)
+                    job = engine.submit(what, config)
             except (PlanningError, SnapshotError) as error:
                 raise Refused(in_flags(str(error))) from error
             except Exception as error:

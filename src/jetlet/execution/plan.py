@@ -29,15 +29,14 @@ from jetlet.execution.outbound_edge import (
     SingleTargetEdge,
     UnicastEdge,
 )
-from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
+from jetlet.execution.processor_tasklet import CALL_TARGET_NS, ProcessorTasklet, run_at_once
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.watermark_origins import WatermarkOrigins
 from jetlet.snapshots.context import EXACTLY_ONCE, NONE
-from jetlet.snapshots.member import MemberSnapshots
-from jetlet.snapshots.restore import EndedTasklet, Restore
-from jetlet.snapshots.wiring import SnapshotWiring
+from jetlet.snapshots.restore import EndedTasklet
+from jetlet.snapshots.wiring import Recovery, Saving, SnapshotWiring
 
 logger = logging.getLogger("jetlet.execution")
 
@@ -83,14 +82,19 @@ class RunContext:
     """False if all tasklets run on one thread, which need not be woken by its own tasklets."""
     network: NetworkEdges | None = None
     """What joins distributed edges with other members; needed if there are any."""
-    snapshots: MemberSnapshots | None = None
+    snapshots: Saving | None = None
     """What takes snapshots, if any are taken."""
-    restore: Restore | None = None
+    restore: Recovery | None = None
     """What the run begins with, if not anew."""
+    call_target_ns: int = CALL_TARGET_NS
+    """How long a call of a processor should take: more where nobody waits for single items."""
 
 
 class ExecutionPlan:
-    """How many processors and queues a DAG becomes on each member. Print it to see them."""
+    """How many processors and queues a DAG becomes on each member. Print it to see them.
+
+    The DAG has been validated, where it was submitted.
+    """
 
     def __init__(
         self,
@@ -101,7 +105,6 @@ class ExecutionPlan:
         member_count: int = 1,
         partition_count: int = DEFAULT_PARTITION_COUNT,
     ) -> None:
-        dag.validate()
         if member_count > 1:
             _check_members(dag)
         self.dag = dag
@@ -184,6 +187,7 @@ class ExecutionPlan:
                         outbound,
                         snapshots=snapshots.part(processor, context),
                         closer=run.closer,
+                        call_target_ns=run.call_target_ns,
                     )
                 )
         tasklets: list[Tasklet] = [t for mine in by_vertex.values() for t in mine]

@@ -65,6 +65,7 @@ class ProcessorTasklet(Tasklet):
         *,
         snapshots: TaskletSnapshots | None = None,
         closer: Callable[[Callable[[], None], Callable[[], None]], None] = run_at_once,
+        call_target_ns: int = CALL_TARGET_NS,
     ) -> None:
         super().__init__()
         self.processor = processor
@@ -112,8 +113,8 @@ class ProcessorTasklet(Tasklet):
         self._saved_id = self._snapshots.started_id
         self._finished_id = self._snapshots.finished_id
         self._has_try_process = type(processor).try_process is not Processor.try_process
-        self.call_target_ns = CALL_TARGET_NS
-        """What the size of the inbox is adapted to; more where nobody waits for an answer."""
+        self._call_target_ns = call_target_ns
+        """What the size of the inbox is adapted to."""
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
         self._was_long = False
         """The last batch took longer than it should."""
@@ -174,7 +175,7 @@ class ProcessorTasklet(Tasklet):
             return
         size = self._batch_size
         if size:
-            target = self.call_target_ns
+            target = self._call_target_ns
             if elapsed_ns > target:
                 # The second time in a row in one step to what would have fitted: a slow function
                 # must not need ten calls of halving, each of them too long, to get there. The

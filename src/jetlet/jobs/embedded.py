@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, JetletError, JobFailedError, PlanningError
-from jetlet.execution.execution_service import Execution, ExecutionService
+from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.plan import ExecutionPlan, RunContext
-from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.worker import EngineThread
-from jetlet.jobs.conduct import Conduct
 from jetlet.jobs.config import MEMBERS, JobConfig
+from jetlet.jobs.engine import EngineJobs, Plannable, dag_of
 from jetlet.jobs.job import Job, JobRunner, Run, Terminated
 from jetlet.jobs.members.layout import Layout
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
     from jetlet.snapshots.job_snapshots import JobSnapshots
-
-
-class Plannable(Protocol):
-    """What can be turned into a DAG: a pipeline."""
-
-    def plan(self, *, default_parallelism: int) -> DAG: ...
 
 
 class EmbeddedEngine:
@@ -59,11 +53,7 @@ class EmbeddedEngine:
             # A clock that runs by itself may want to know when there is nothing to do.
             make_idle_strategy=getattr(clock, "make_idle_strategy", None),
         )
-        self._jobs: set[Job] = set()
-        self._ending: list[EngineThread] = []
-        """Threads of jobs that have ended, which may need another moment."""
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._jobs = EngineJobs(self._check_open)
 
     @property
     def default_parallelism(self) -> int:
@@ -80,14 +70,13 @@ class EmbeddedEngine:
                 f"streams always run item by item"
             )
         parallelism = config.default_parallelism or self.default_parallelism
-        dag = _plan(what, parallelism)
+        dag = dag_of(what, parallelism)
         config.check_directory(dag)
         layout = Layout(dag, parallelism, lambda: self._members)
         snapshots = self._snapshots(layout, config) if config.snapshot_dir is not None else None
         runner: JobRunner
         if self._members == 1:
-            plan = ExecutionPlan(dag, default_parallelism=parallelism)
-            runner = _EmbeddedRunner(self._service, plan, self._clock)
+            runner = _EmbeddedRunner(self._service, layout.plan, self._clock)
         else:
             # Imported when needed: the network's part of the standard library is not light.
             from jetlet.jobs.members.launcher import ProcessLauncher
@@ -96,16 +85,8 @@ class EmbeddedEngine:
             runner = MembersRunner(
                 layout, ProcessLauncher, workers=self._workers, service=self._service
             )
-        job = Job(dag, config, runner, self._forget, self._service, snapshots)
-        with self._lock:
-            self._check_open()
-            self._jobs.add(job)
-        try:
-            job.start()
-        except BaseException:
-            self._forget(job)
-            raise
-        return job
+        job = Job(dag, config, runner, self._jobs.forget, self._service, snapshots)
+        return self._jobs.start(job)
 
     def _snapshots(self, layout: Layout, config: JobConfig) -> JobSnapshots:
         # Imported when needed: most jobs take none.
@@ -115,20 +96,13 @@ class EmbeddedEngine:
         return JobSnapshots(layout.dag, name, config, layout, self._clock)
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._jobs.is_closed:
             raise PlanningError("the engine is closed; make a new EmbeddedEngine()")
-
-    def _forget(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.discard(job)
-            self._ending = [thread for thread in self._ending if thread.is_alive()]
-            self._ending.append(job._thread)
 
     @property
     def jobs(self) -> list[Job]:
         """Jobs that have not ended."""
-        with self._lock:
-            return list(self._jobs)
+        return self._jobs.running()
 
     def close(self) -> None:
         """Cancel the jobs that still run and end all threads; idempotent.
@@ -137,18 +111,7 @@ class EmbeddedEngine:
         """
         if EngineThread.serves(self._service):
             raise JetletError("an engine cannot be closed by its own jobs; cancel the job instead")
-        with self._lock:
-            self._is_closed = True
-            jobs = list(self._jobs)
-        for job in jobs:
-            job._runner.cancel()
-        for job in jobs:
-            job.cancel()
-        with self._lock:
-            ending = list(self._ending)
-        for thread in ending:
-            if thread.is_alive():
-                thread.join()
+        self._jobs.close()
         self._service.shut_down()
 
     def __enter__(self) -> Self:
@@ -170,50 +133,46 @@ class _EmbeddedRunner:
         self._service = service
         self._plan = plan
         self._clock = clock
-        self._execution: Execution | None = None
-        self._conduct: Conduct | None = None
+        self._plan_run: PlanRun | None = None
         self._cancelled = False
         self._lock = threading.Lock()
 
     def run(self, run: Run, on_running: Callable[[], None]) -> None:
-        def make_tasklets() -> Sequence[Tasklet]:
-            tasklets = self._plan.build(
-                RunContext(
-                    job_name=run.job_name,
-                    run_id=run.id,
-                    attempt=str(run.epoch) if run.epoch else "",
-                    processing_guarantee=run.config.processing_guarantee,
-                    clock=self._clock,
-                    report=run.report,
-                    send_to_client=run.send_to_client,
-                    closer=execution.closer,
-                    crosses_threads=len(self._service.workers) > 1,
-                    snapshots=None if local is None else local.member,
-                    restore=None if local is None else local.restore,
-                )
-            )
-            return tasklets if local is None else [*tasklets, local.tasklet]
-
         def end(error: JobFailedError | None) -> None:
             if error is None:
                 # Not given up: the next attempt must not begin before this one is closed.
-                execution.cancel()
+                plan_run.execution.cancel()
             else:
-                execution.fail(None, error)
+                plan_run.fail(error)
 
         local = None
         if run.snapshots is not None:
             from jetlet.snapshots.local import LocalSnapshots
 
             local = LocalSnapshots(run.snapshots, run.id, end)
-        execution = self._service.execution(run.job_name, make_tasklets)
-        conduct = Conduct(self._service, execution, self._plan)
+        context = RunContext(
+            job_name=run.job_name,
+            run_id=run.id,
+            attempt=str(run.epoch) if run.epoch else "",
+            processing_guarantee=run.config.processing_guarantee,
+            clock=self._clock,
+            report=run.report,
+            send_to_client=run.send_to_client,
+            snapshots=None if local is None else local.member,
+            restore=None if local is None else local.restore,
+        )
+        plan_run = PlanRun(
+            self._service,
+            self._plan,
+            context,
+            lambda tasklets: tasklets if local is None else [*tasklets, local.tasklet],
+        )
         with self._lock:
-            self._execution, self._conduct = execution, conduct
+            self._plan_run = plan_run
             cancelled = self._cancelled
         if cancelled:
-            conduct.cancel()
-        error = conduct.run(on_running)
+            plan_run.cancel()
+        error = plan_run.run(on_running)
         if local is not None and local.close(error) and not self._cancelled:
             raise Terminated
         if error is not None:
@@ -222,23 +181,12 @@ class _EmbeddedRunner:
     def cancel(self) -> None:
         with self._lock:
             self._cancelled = True
-            conduct = self._conduct
-        if conduct is not None:
-            conduct.cancel()
+            plan_run = self._plan_run
+        if plan_run is not None:
+            plan_run.cancel()
 
     def metrics(self) -> JobMetrics:
-        execution = self._execution
-        tasklets = execution.tasklets if execution else ()
+        tasklets = self._plan_run.tasklets if self._plan_run is not None else ()
         return JobMetrics(
             (row for t in tasklets for row in t.metrics_rows()), self._service.metrics()
         )
-
-
-def _plan(what: object, parallelism: int) -> DAG:
-    if isinstance(what, DAG):
-        return what
-    plan = getattr(what, "plan", None)
-    if plan is None:
-        raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
-    dag: DAG = plan(default_parallelism=parallelism)
-    return dag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import Vertex
@@ -10,12 +11,39 @@ from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.snapshots.context import SnapshotContext
-from jetlet.snapshots.member import MemberSnapshots
-from jetlet.snapshots.restore import QUEUE_CAPACITY, RESTORE_ORDINAL, Restore, RestoreTasklet, Route
+from jetlet.snapshots.restore import QUEUE_CAPACITY, RESTORE_ORDINAL, RestoreTasklet, Route
+from jetlet.snapshots.state_sink import StateSink
 from jetlet.snapshots.tasklet import TaskletSnapshots
 
 Assignment = Sequence[tuple[int, int]]
 """By partition, the member and the local processor that own it."""
+
+
+class Saving(Protocol):
+    """Takes the state of the processors of a member, or of a task of Spark's."""
+
+    context: SnapshotContext
+    schema_versions: dict[str, int]
+    """Of the vertices whose state has another version than 1."""
+
+    def sink(self, vertex: str, processor: int) -> StateSink | None:
+        """Where a processor saves its state; ``None`` if it has none to save."""
+
+
+class Recovery(Protocol):
+    """What the processors of a member, or of a task of Spark's, begin with."""
+
+    def has_ended(self, vertex: str, processor: int, total: int) -> bool:
+        """True if this processor, of ``total`` in the job, had completed."""
+
+    def is_alike(self, vertex: str, total: int) -> bool:
+        """True if the vertex has as many processors as it had, in the same places."""
+
+    def saved_schema(self, vertex: str, processor: Processor) -> int | None:
+        """The version of the vertex's state, if it is not that of the processor."""
+
+    def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
+        """What feeds the restore edges."""
 
 
 class SnapshotWiring:
@@ -25,8 +53,8 @@ class SnapshotWiring:
         self,
         member_index: int,
         guarantee: str,
-        snapshots: MemberSnapshots | None,
-        restore: Restore | None,
+        snapshots: Saving | None,
+        restore: Recovery | None,
     ) -> None:
         self._member_index = member_index
         self._snapshots = snapshots
@@ -86,7 +114,7 @@ class SnapshotWiring:
                 if self._restore.is_alike(vertex, context.total_parallelism)
                 else None,
             )
-        tasklet: RestoreTasklet = self._restore.tasklet(routes)
+        tasklet = self._restore.tasklet(routes)
         for vertex, queues in self._queues.items():
             for index, queue in queues.items():
                 join(queue, tasklet, by_vertex[vertex][index])

@@ -6,7 +6,6 @@ soon as this module is there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +17,7 @@ from jetlet.core.pickling import check_picklable
 from jetlet.core.vertex import Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.processors.read import ReadSupplier
 from jetlet.snapshots.context import NONE
@@ -39,7 +39,7 @@ from jetlet.spark.shipping import BY_VALUE, ship_package
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jetlet.jobs.embedded import Plannable
+    from jetlet.jobs.engine import Plannable
     from jetlet.jobs.members.layout import Layout
     from jetlet.spark.batch.runner import Width
 
@@ -78,9 +78,7 @@ class SparkEngine:
         self._members = members
         self._layouts: dict[Job, Layout] = {}
         """Of jobs on members."""
-        self._jobs: set[Job] = set()
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._jobs = EngineJobs(self._check_open)
         self._found: dict[str, str | None] = {}
         self._parallelism: int | None = None
         try:
@@ -130,8 +128,7 @@ class SparkEngine:
         """Start a job and return at once. Mistakes are raised here, before anything runs."""
         config = config or JobConfig()
         self._check_open()
-        dag = what if isinstance(what, DAG) else _plan(what)
-        dag.validate()
+        dag = dag_of(what, SPARK_PARALLELISM)
         kind = mode_of(dag, config).kind
         if kind == MEMBERS:
             job = self._job_on_members(dag, config)
@@ -139,15 +136,7 @@ class SparkEngine:
             job = self._micro_batch_job(dag, config)
         else:
             job = self._batch_job(dag, config)
-        with self._lock:
-            self._check_open()
-            self._jobs.add(job)
-        try:
-            job.start()
-        except BaseException:
-            self._forget(job)
-            raise
-        return job
+        return self._jobs.start(job)
 
     def _batch_job(self, dag: DAG, config: JobConfig) -> Job:
         if config.processing_guarantee != NONE:
@@ -218,15 +207,14 @@ class SparkEngine:
 
     def _held_by_others(self, layout: Layout | None) -> int:
         """Slots that the members of other jobs hold."""
-        with self._lock:
-            return sum(
-                each.members
-                for job, each in self._layouts.items()
-                if each is not layout and job.status is not JobStatus.SUSPENDED
-            )
+        return sum(
+            each.members
+            for job, each in self._layouts.copy().items()
+            if each is not layout and job.status is not JobStatus.SUSPENDED
+        )
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._jobs.is_closed:
             raise PlanningError("the engine is closed; make a new SparkEngine()")
         context = context_of(self.session)
         if context is not None and context._jsc is None:
@@ -245,27 +233,19 @@ class SparkEngine:
         return Width(reading=min(width, needed), shuffled=min(width, DEFAULT_PARTITION_COUNT))
 
     def _forget(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.discard(job)
-            self._layouts.pop(job, None)
+        self._layouts.pop(job, None)
+        self._jobs.forget(job)
 
     @property
     def jobs(self) -> list[Job]:
         """Jobs that have not ended."""
-        with self._lock:
-            return list(self._jobs)
+        return self._jobs.running()
 
     def close(self) -> None:
         """Cancel the jobs that still run; stop the session if it was started here. Idempotent."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            jobs = list(self._jobs)
-        for job in jobs:
-            job._runner.cancel()
-        for job in jobs:
-            job.cancel()
+        if self._jobs.is_closed:
+            return
+        self._jobs.close()
         if not self._started.owned:
             self._restore_session()
         self._started.stop()
@@ -291,14 +271,6 @@ class SparkEngine:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _plan(what: object) -> DAG:
-    plan = getattr(what, "plan", None)
-    if plan is None:
-        raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
-    dag: DAG = plan(default_parallelism=1)
-    return dag
 
 
 def _with(found: str | None, key: str, value: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jetlet.core.remote_failure import RemoteFailure
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
-from jetlet.jobs.failure import cause_of
+from jetlet.execution.failure import cause_of
 
 MAX_CAUSE = 16 * 1024
 """Bytes of a pickled exception that may travel; as much of its text comes along in any case."""

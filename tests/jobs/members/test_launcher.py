@@ -232,7 +232,7 @@ def test_member_outside_of_python_path_finds_jetlet(tmp_path):
     """Members have the ``sys.path`` of their parent, but their children's environment is clean."""
     code = "import os, jetlet; print(os.environ.get('PYTHONPATH'), len(sys.path))"
     script = (
-        "from jetlet.jobs import launcher as m\n"
+        "from jetlet.jobs.members import launcher as m\n"
         f"m.COMMAND = m.COMMAND.split('from jetlet')[0] + {code!r}\n"
         "import sys, threading\n"
         "sys.path.append('/somewhere')\n"

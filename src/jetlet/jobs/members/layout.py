@@ -17,22 +17,28 @@ class Layout:
     def __init__(self, dag: DAG, default_parallelism: int, count: Callable[[], int]) -> None:
         self.dag = dag
         self.default_parallelism = default_parallelism
-        self.members = 0
-        self.processors: Mapping[str, int] = {}
-        """By vertex, in the whole job."""
         self._count = count
-        self.settle()
+        self._settle(count())
+
+    @property
+    def members(self) -> int:
+        """How many there are."""
+        return self.plan.member_count
 
     def settle(self) -> None:
         """Ask again, and let the suppliers plan their work if the answer is new; may block."""
         members = self._count()
-        if members == self.members:
-            return
+        if members != self.members:
+            self._settle(members)
+
+    def _settle(self, members: int) -> None:
         plan = ExecutionPlan(
             self.dag, default_parallelism=self.default_parallelism, member_count=members
         )
         plan.prepare()
-        self.members = members
-        self.processors = {
+        self.plan = plan
+        """Of the first member, which has a processor of each vertex."""
+        self.processors: Mapping[str, int] = {
             v.name: plan.parallelism[v.name] * (1 if v.is_single else members) for v in self.dag
         }
+        """By vertex, in the whole job."""

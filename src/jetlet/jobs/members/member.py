@@ -26,13 +26,13 @@ from typing import Any, TypeVar
 from jetlet.core.pickling import adopt_classes, dump
 from jetlet.core.remote_failure import RemoteFailure
 from jetlet.errors import JetletError, JobFailedError, RestartableError
-from jetlet.execution.execution_service import Execution, ExecutionService
+from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.plan import ExecutionPlan, RunContext
+from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.shared_event_loop import SharedEventLoop
 from jetlet.execution.tasklet import Tasklet
-from jetlet.jobs.conduct import Conduct
 from jetlet.jobs.members.client_link import ClientLink
 from jetlet.jobs.members.launcher import Bootstrap
 from jetlet.jobs.members.messages import (
@@ -98,8 +98,7 @@ class Member:
         self._hub: Hub | None = None
         self._joining: asyncio.Task[None] | None = None
         self._client: ClientLink | None = None
-        self._execution: Execution | None = None
-        self._conduct: Conduct | None = None
+        self._plan_run: PlanRun | None = None
         self._service: ExecutionService | None = None
         self._is_halted = False
         self._snapshots: MemberSnapshots | None = None
@@ -120,7 +119,7 @@ class Member:
         # Until the coordinator hangs up: it has everything that was sent by then.
         while order is not None:
             order = self._orders.get()
-        if self._conduct is not None and self._conduct.is_stuck:
+        if self._plan_run is not None and self._plan_run.is_stuck:
             # Who knows what the interpreter would wait for at its end.
             os._exit(0)
         self._loops.release()
@@ -156,12 +155,11 @@ class Member:
             order.workers, name=f"jetlet-member-{self._index}"
         )
         try:
-            execution = service.execution(order.job_name, lambda: self._start(plan, order))
-            self._execution = execution
-            conduct = self._conduct = Conduct(service, execution, plan)
+            context = self._context(plan, order)
+            run = self._plan_run = PlanRun(service, plan, context, self._await_start)
             if self._is_halted:
-                conduct.cancel()
-            error = conduct.run(self._announce_snapshots, waits_for_closing=True)
+                run.cancel()
+            error = run.run(self._announce_snapshots, waits_for_closing=True)
         finally:
             service.shut_down()
             if self._snapshots is not None:
@@ -180,33 +178,30 @@ class Member:
             raise RestartableError(f"member {self._index}: {error}") from error
         return True
 
-    def _start(self, plan: ExecutionPlan, order: Plan) -> Sequence[Tasklet]:
-        """Make the tasklets, tell the coordinator, and wait for its word."""
-        assert self._service is not None
-        assert self._execution is not None
+    def _context(self, plan: ExecutionPlan, order: Plan) -> RunContext:
         assert self._hub is not None
         assert self._client is not None
         self._edges.connections = self._hub.connections
         restore = self._prepare_snapshots(plan, order)
-        tasklets = plan.build(
-            RunContext(
-                job_name=order.job_name,
-                run_id=order.run_id,
-                attempt=str(order.epoch) if order.epoch else "",
-                processing_guarantee=order.processing_guarantee,
-                report=self._report,
-                send_to_client=self._client.send,
-                closer=self._execution.closer,
-                crosses_threads=len(self._service.workers) > 1,
-                network=self._edges,
-                snapshots=self._snapshots,
-                restore=restore,
-            )
+        return RunContext(
+            job_name=order.job_name,
+            run_id=order.run_id,
+            attempt=str(order.epoch) if order.epoch else "",
+            processing_guarantee=order.processing_guarantee,
+            report=self._report,
+            send_to_client=self._client.send,
+            network=self._edges,
+            snapshots=self._snapshots,
+            restore=restore,
         )
+
+    def _await_start(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:
+        """Tell the coordinator that the tasklets are made, and wait for its word."""
+        assert self._plan_run is not None
         self._call(self._carry())
         self._tell(Ready())
         if not isinstance(self._orders.get(), Go):
-            self._execution.cancel()
+            self._plan_run.execution.cancel()
         return tasklets
 
     def _prepare_snapshots(self, plan: ExecutionPlan, order: Plan) -> Restore | None:
@@ -253,7 +248,7 @@ class Member:
     # --- Metrics ----------------------------------------------------------------------------
 
     def _counters(self) -> Counters:
-        tasklets = self._execution.tasklets if self._execution else ()
+        tasklets = self._plan_run.tasklets if self._plan_run is not None else ()
         return Counters(
             [row for t in tasklets for row in t.metrics_rows()],
             [{"member": self._index, **row} for row in self._edges.metrics()],
@@ -358,9 +353,9 @@ class Member:
         self._is_halted = True
         if self._joining is not None:
             self._joining.cancel()
-        if self._conduct is not None:
+        if self._plan_run is not None:
             # Interrupting may block: not on this thread.
-            threading.Thread(target=self._conduct.cancel, daemon=True).start()
+            threading.Thread(target=self._plan_run.cancel, daemon=True).start()
 
     def _hang_up(self, connection: Connection, error: Exception | None) -> None:
         """The coordinator has closed the connection, or is dead: there is nobody to work for."""

@@ -20,10 +20,11 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
 from jetlet.errors import JobFailedError
 from jetlet.execution.execution_service import Execution, ExecutionService
+from jetlet.execution.failure import outcome
 from jetlet.execution.plan import ExecutionPlan, RunContext
+from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
-from jetlet.jobs.failure import outcome
 from jetlet.spark.batch.exchange import (
     METRICS,
     REPORTS,
@@ -122,16 +123,17 @@ class RunningTask:
         """The rows that the task sends; no thread of it is left when the iterator is closed."""
         spec, output = self._spec, self._output
         self._plug_in(broadcasts)
-        plan = TaskPlan(
+        plan = ExecutionPlan(
             spec.dag,
             member_index=self._index,
             member_count=self._member_count(),
             partition_count=spec.partition_count,
         )
         service = ExecutionService(1, name="jetlet-task")
-        execution = service.execution(spec.job_name, lambda: self._make_tasklets(plan, execution))
+        run = self._plan_run = PlanRun(service, plan, self._context(), self._attach)
+        execution = run.execution
         output.wake = partial(_wake, execution)
-        thread = threading.Thread(target=self._drive, args=(execution,), name="jetlet-task")
+        thread = threading.Thread(target=self._drive, args=(run,), name="jetlet-task")
         thread.daemon = True
         try:
             thread.start()
@@ -142,11 +144,7 @@ class RunningTask:
             if thread.ident is not None:
                 thread.join()
             service.shut_down()
-            try:
-                plan.close(execution.failure)
-            except Exception as error:  # what a supplier raises fails the task like anything else
-                execution.fail(None, error)
-        failure = outcome(execution, spec.job_name)
+        failure = outcome(execution)
         if failure is not None:
             raise TaskFailure.pack(failure, execution.failure, spec.run_id)
         for _ in self._batches:
@@ -167,26 +165,26 @@ class RunningTask:
         targets = max((port.targets for port in spec.outputs.values()), default=1)
         return -(-max(spec.tasks, self._index + 1) // targets) * targets
 
-    def _make_tasklets(self, plan: ExecutionPlan, execution: Execution) -> Sequence[Tasklet]:
-        return plan.build(self._context(execution))
+    def _attach(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:
+        return tasklets
 
-    def _context(self, execution: Execution) -> RunContext:
+    def _context(self) -> RunContext:
         return RunContext(
             job_name=self._spec.job_name,
             run_id=self._spec.run_id,
             attempt=self._attempt,
             report=self._report,
             send_to_client=self._clients.send,
-            closer=execution.closer,
-            crosses_threads=False,
+            call_target_ns=CALL_TARGET_NS,
         )
 
     def _report(self, vertex: str, message: Any) -> None:
         self._output.add(REPORTS, 0, dump((vertex, message)))
 
-    def _drive(self, execution: Execution) -> None:
+    def _drive(self, run: PlanRun) -> None:
+        execution = run.execution
         try:
-            execution.run()
+            run.drive()
             if not execution.is_dismissed:
                 self._clients.flush()
                 self._metrics = list(self._counters(execution))
@@ -235,17 +233,6 @@ class RunningTask:
 
     def _frame_reader(self, vertex: Vertex, form: str) -> Make:
         return partial(FrameReader, self._batches, form)
-
-
-class TaskPlan(ExecutionPlan):
-    """A plan for throughput: nobody waits for single items of a task."""
-
-    def build(self, run: RunContext) -> list[Tasklet]:
-        tasklets = super().build(run)
-        for tasklet in tasklets:
-            if isinstance(tasklet, ProcessorTasklet):
-                tasklet.call_target_ns = CALL_TARGET_NS
-        return tasklets
 
 
 class _Clients:

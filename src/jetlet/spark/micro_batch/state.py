@@ -14,7 +14,7 @@ the worker's :mod:`~jetlet.spark.micro_batch.state_cache`, or in the files of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +30,7 @@ from jetlet.snapshots.directory import Storage
 from jetlet.snapshots.format import Chunk
 from jetlet.snapshots.restore import RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
+from jetlet.snapshots.wiring import Recovery
 from jetlet.spark.micro_batch.state_cache import STATE_CACHE, CachedState, LiveState
 from jetlet.spark.micro_batch.state_chain import (
     MAX_CHAIN,
@@ -151,7 +152,7 @@ class TaskRestore:
         version = self._schemas.get(vertex, 1)
         return None if version == processor.schema_version else version
 
-    def tasklet(self, routes: dict[str, Route]) -> RestoreTasklet:
+    def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
         return RestoreTasklet(self._whole_chunks(), routes)
 
     def _whole_chunks(self) -> Iterator[Chunk]:
@@ -173,13 +174,13 @@ class TaskState:
         """What the other processors begin with."""
         self._live: dict[tuple[str, int], LiveState] = {}
         self._result: CachedState | None = None
-        self.restore: Any = None
+        self.restore: Recovery | None = None
         if previous is not None:
             self._chain = previous.files
             self._cached = STATE_CACHE.take(self._job, self._task, previous)
             if not previous.is_incremental:
                 self.restore = TaskRestore(previous, lambda: self._whole)
-        self.snapshots: Any = TaskSnapshots(SnapshotContext(EXACTLY_ONCE))
+        self.snapshots = TaskSnapshots(SnapshotContext(EXACTLY_ONCE))
 
     @cached_property
     def _directory(self) -> tuple[Storage, str]:

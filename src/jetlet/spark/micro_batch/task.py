@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.vertex import Vertex
-from jetlet.execution.execution_service import Execution
-from jetlet.execution.plan import ExecutionPlan, RunContext
+from jetlet.execution.plan import RunContext
+from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
 from jetlet.processors.async_map import AsyncMapProcessor
@@ -30,7 +30,7 @@ from jetlet.spark.batch.task import FragmentTask, Make, Payloads, RunningTask, s
 from jetlet.spark.micro_batch.exchange import BatchExchangeReader, BatchExchangeWriter
 from jetlet.spark.micro_batch.plan import is_stateless, made_by
 from jetlet.spark.micro_batch.sinks import BatchAttempt, batch_writer
-from jetlet.spark.micro_batch.state import BatchStates, Saved, StatePlace
+from jetlet.spark.micro_batch.state import BatchStates, Saved, StatePlace, TaskState
 from jetlet.spark.micro_batch.time import (
     BatchClock,
     BatchEnd,
@@ -152,9 +152,8 @@ class RunningBatchTask(RunningTask):
             vertex.name for vertex in spec.dag.vertices if batch.is_last or is_stateless(vertex)
         )
         """Vertices that save nothing."""
-        self._execution: Execution | None = None
         self._saved: Saved | None = None
-        self._state: Any = NoState(batch.batch)
+        self._state: NoState | TaskState = NoState(batch.batch)
         if state is not None:
             place = StatePlace(spec.run_id, spec.index, index, batch.batch, attempt)
             self._state = state.states.open(place, state.previous.get(index))
@@ -197,11 +196,10 @@ class RunningBatchTask(RunningTask):
             self._end,
         )
 
-    def _context(self, execution: Execution) -> RunContext:
-        self._execution = execution
+    def _context(self) -> RunContext:
         snapshots = self._state.snapshots
         return replace(
-            super()._context(execution),
+            super()._context(),
             processing_guarantee=EXACTLY_ONCE,
             clock=self._clock,
             restore=self._state.restore,
@@ -210,11 +208,10 @@ class RunningBatchTask(RunningTask):
                 snapshots.schema_versions,
                 snapshots.sink,
                 self._left_out,
-            ),  # type: ignore[arg-type]
+            ),
         )
 
-    def _make_tasklets(self, plan: ExecutionPlan, execution: Execution) -> Sequence[Tasklet]:
-        tasklets = super()._make_tasklets(plan, execution)
+    def _attach(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:
         for tasklet in tasklets:
             processor = tasklet.processor if isinstance(tasklet, ProcessorTasklet) else None
             if isinstance(processor, AsyncMapProcessor):
@@ -234,17 +231,16 @@ class RunningBatchTask(RunningTask):
 
     def _on_saved(self, saved: Saved | Exception | None) -> None:
         if isinstance(saved, Exception):
-            assert self._execution is not None
-            self._execution.fail(None, saved)
+            self._plan_run.fail(saved)
         else:
             self._saved = saved
             self._state.finish()
 
-    def _drive(self, execution: Execution) -> None:
+    def _drive(self, run: PlanRun) -> None:
         try:
-            super()._drive(execution)
+            super()._drive(run)
         finally:
-            self._state.close(is_success=not execution.is_dismissed)
+            self._state.close(is_success=not run.execution.is_dismissed)
 
     def _told(self) -> tuple[Any, ...]:
         return (*super()._told(), self._saved)

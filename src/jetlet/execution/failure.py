@@ -7,8 +7,9 @@ from jetlet.execution.execution_service import Execution
 from jetlet.execution.outbox import shorten
 
 
-def outcome(execution: Execution, job_name: str) -> JobFailedError | JobCancelledError | None:
+def outcome(execution: Execution) -> JobFailedError | JobCancelledError | None:
     """The error that a finished execution ends its job with, if any; its cause is chained."""
+    job_name = execution.name
     if execution.was_cancelled:
         return JobCancelledError(f"job {job_name!r} was cancelled")
     failure = execution.failure

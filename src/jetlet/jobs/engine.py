@@ -1,0 +1,112 @@
+"""Engine: what a job is submitted to; EngineJobs: its jobs, from submission to the engine's end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from jetlet.core.dag import DAG
+from jetlet.errors import InvalidArgumentError
+from jetlet.jobs.config import JobConfig
+from jetlet.jobs.job import Job
+
+SPARK_PARALLELISM = 1
+"""Processors of a vertex in a task of Spark's where a stage does not say: a task has one core."""
+
+
+class Plannable(Protocol):
+    """What can be turned into a DAG: a pipeline, or an application of tasks."""
+
+    def plan(self, *, default_parallelism: int) -> DAG: ...
+
+
+class Engine(Protocol):
+    """Runs jobs until it is closed, somewhere."""
+
+    def submit(self, what: DAG | Plannable, config: JobConfig | None = None) -> Job:
+        """Start a job and return at once. Mistakes are raised here, before anything runs."""
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Jobs that have not ended."""
+
+    def close(self) -> None:
+        """Cancel the jobs that still run and release what the engine has; idempotent."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class EngineJobs:
+    """The jobs of one engine; safe from any thread.
+
+    ``check_open`` raises if the engine cannot run anything any more.
+    """
+
+    def __init__(self, check_open: Callable[[], None]) -> None:
+        self.is_closed = False
+        self._check_open = check_open
+        self._running: set[Job] = set()
+        self._ending: list[threading.Thread] = []
+        """Threads of jobs that have ended, which may need another moment."""
+        self._lock = threading.Lock()
+
+    def start(self, job: Job) -> Job:
+        """Start a job that has been made; what it refuses to begin with is raised."""
+        with self._lock:
+            self._check_open()
+            self._running.add(job)
+        try:
+            job.start()
+        except BaseException:
+            self.forget(job)
+            raise
+        return job
+
+    def forget(self, job: Job) -> None:
+        """A job has ended; told by itself, on its thread."""
+        with self._lock:
+            self._running.discard(job)
+            self._ending = [thread for thread in self._ending if thread.is_alive()]
+            self._ending.append(job._thread)
+
+    def running(self) -> list[Job]:
+        """Jobs that have not ended."""
+        with self._lock:
+            return list(self._running)
+
+    def close(self) -> None:
+        """Take no more jobs, cancel those that run, and wait until their threads have ended."""
+        with self._lock:
+            self.is_closed = True
+            jobs = list(self._running)
+        # All at once: each takes a moment.
+        for job in jobs:
+            job._runner.cancel()
+        for job in jobs:
+            job.cancel()
+        with self._lock:
+            ending = list(self._ending)
+        for thread in ending:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
+
+
+def dag_of(what: object, default_parallelism: int) -> DAG:
+    """What an engine runs, planned and validated: the only time in the life of a submission."""
+    if isinstance(what, DAG):
+        what.validate()
+        return what
+    plan = getattr(what, "plan", None)
+    if plan is None:
+        raise InvalidArgumentError(f"an engine runs a Pipeline or a DAG, not {what!r}")
+    dag: DAG = plan(default_parallelism=default_parallelism)
+    return dag
