@@ -16,6 +16,93 @@ def processed(log):
     return [what for name, what in log if name == "process"]
 
 
+# --- What takes longer than its interval --------------------------------------------------------
+
+
+class Takes:
+    """A task whose calls take as long as the clock is moved by them."""
+
+    def __init__(self, clock, window, commit=0.0):
+        self._clock, self._window = clock, window
+        self.calls = []
+
+    def _take(self, what, seconds):
+        self.calls.append(what)
+        self._clock().advance(seconds)
+
+    def process(self, envelope, collector, coordinator):
+        self._take("process", 0.001)
+
+    def window(self, collector, coordinator):
+        self._take("window", self._window)
+
+
+class TakesAwaited(Takes):
+    async def window(self, collector, coordinator):
+        self._take("window", self._window)
+
+
+@pytest.mark.parametrize(
+    ("task", "pool", "partitions"),
+    # Several at once are on the same thread, since they share the clock.
+    [(Takes, 0, 1), (Takes, 0, 3), (Takes, 1, 1), (TakesAwaited, 0, 1), (TakesAwaited, 1, 1)],
+)
+def test_windows_longer_than_their_interval_take_half_of_the_time_at_most(
+    bench, task, pool, partitions, caplog
+):
+    tasks = []
+
+    def make():
+        tasks.append(task(lambda: b.clock, 0.02))
+        return tasks[-1]
+
+    b = bench(make, partitions=partitions, window_interval=0.01, thread_pool_size=pool)
+    for partition in range(partitions):
+        b.send(*range(300), partition=partition)
+    calls = lambda what: sum(each.calls.count(what) for each in tasks)
+    b.settle(lambda: calls("process") == 300 * partitions)
+    windows = calls("window") * 0.02
+    assert 0.04 <= windows <= 0.3 * partitions + 0.02 * partitions + 0.02
+    warnings = [r.getMessage() for r in caplog.records if "window_interval=0.01" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "window of task 'partition " in warnings[0]
+
+
+def test_commits_longer_than_their_interval_leave_time_for_messages(bench, recorder, log, caplog):
+    class Slow(recorder().__class__):
+        def _process(self, envelope, collector, coordinator):
+            super()._process(envelope, collector, coordinator)
+            b.clock.advance(0.001)
+
+    b = bench(lambda: Slow(log), log=log, commit_interval=0.01)
+    write = b.checkpoints.write
+
+    def slowly(task, checkpoint):
+        b.clock.advance(0.05)
+        write(task, checkpoint)
+
+    b.checkpoints.write = slowly
+    b.send(*range(300))
+    b.run(limit=10_000)
+    assert len(processed(log)) == 300
+    assert 2 <= sum(name == "commit" for name, _ in log) <= 300 / 50 + 2
+    assert "commit_interval=0.01" in caplog.text
+
+
+def test_windows_that_fit_into_their_interval_are_called_on_time(bench, caplog):
+    tasks = []
+
+    def make():
+        tasks.append(Takes(lambda: b.clock, 0.009))
+        return tasks[-1]
+
+    b = bench(make, window_interval=0.01)
+    b.send(*range(100))
+    b.run(limit=10_000)
+    assert tasks[0].calls.count("window") >= 50
+    assert not caplog.records
+
+
 # --- Windows ------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ word in the mailbox.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +54,8 @@ from jetlet.tasks.task import Scope, TaskKind
 
 if TYPE_CHECKING:
     import asyncio
+
+logger = logging.getLogger("jetlet.tasks")
 
 MAX_BATCH: Final = 1024
 """Messages that a turn takes at the most."""
@@ -122,6 +125,8 @@ class EventLoop:
         self._polled_at = self._turned_at = now
         self._windows = Ticker(config.window_interval, now)
         self._commits = Ticker(config.commit_interval, now)
+        self._slow: set[Operation] = set()
+        """What was reported to take longer than its interval."""
         timeout = config.callback_timeout
         self._timeout_ns = None if timeout is None else round(timeout * 1e9)
         self._checks = Ticker(timeout and timeout / TIMEOUT_CHECKS, now)
@@ -490,6 +495,10 @@ class EventLoop:
         self._metrics.operation_calls[call.operation] += 1
         self._metrics.operation_ns[call.operation] += call.elapsed_ns
         self._other_ns += call.elapsed_ns
+        if call.operation is Operation.WINDOW:
+            self._pace(call, self._windows, "window_interval")
+        elif call.operation is Operation.COMMIT:
+            self._pace(call, self._commits, "commit_interval")
         self._finished(call.worker, call.operation)
 
     def _answer(self, request: Any) -> None:
@@ -534,13 +543,47 @@ class EventLoop:
             worker.mark_timers(now)
             if worker.next_timer_ns is not None:
                 due = min(due, worker.next_timer_ns)
-            worker.commit_due |= commit
-            worker.window_due |= window and worker.instance.hook("window") is not None
+            before = worker.not_before
+            worker.commit_due |= commit and now >= before.get(Operation.COMMIT, 0)
+            worker.window_due |= (
+                window
+                and now >= before.get(Operation.WINDOW, 0)
+                and worker.instance.hook("window") is not None
+            )
             if worker.commit_due or worker.window_due or worker.timers_due:
                 found = True
                 self._changed(worker)
         self._next_due = due
         return found
+
+    def _pace(self, call: OperationCall, ticker: Ticker, setting: str) -> None:
+        """An operation that takes longer than its interval is due less often.
+
+        Until then messages have as much time as it took; else it would be all that is done.
+        """
+        is_here = self._pool is None and not call.is_coroutine
+        taken = call.elapsed_ns
+        if is_here:
+            # Tasks have this thread one after the other, and messages wait for all of them.
+            ticker.taken_ns += taken
+            taken = ticker.taken_ns
+        if taken < ticker.interval_ns:
+            return
+        again = self._clock.monotonic_ns() + taken
+        if is_here:
+            ticker.next_ns = max(ticker.next_ns, again)
+        else:
+            call.worker.not_before[call.operation] = again
+        if call.operation not in self._slow:
+            self._slow.add(call.operation)
+            logger.warning(
+                "%s: it took %.3g s, which is longer than TaskConfig(%s=%g); messages get as much "
+                "time as it takes, so it is called less often",
+                call,
+                taken / 1e9,
+                setting,
+                ticker.interval_ns / 1e9,
+            )
 
     def _check_call(self, worker: TaskWorker, envelope: IncomingEnvelope, started_ns: int) -> None:
         """A call on this thread has returned, which nobody could interrupt: too late?"""

@@ -92,6 +92,8 @@ class TaskWorker:
         """Nothing but messages to process: nothing else is due or under way."""
         self.open_partitions = len(self.trackers)
         """Those whose end was not reached yet."""
+        self.not_before: dict[Operation, int] = {}
+        """When a window or a commit may be due again, if it takes longer than its interval."""
         self.timers_due: deque[Hook] = deque()
         self._timers: list[tuple[int, int, Hook]] = []
         self._timer_number = count()
