@@ -85,6 +85,8 @@ class Pipeline:
         return tuple(self._transforms)
 
     def _add(self, transform: Transform) -> Transform:
+        # Both ask those before it. These know by now, so that this never goes deep.
+        _ = transform.is_stream, transform.has_timestamps
         self._transforms.append(transform)
         return transform
 

@@ -239,7 +239,7 @@ class Stage(BasicStage[T]):
         """
         if key is not None:
             check_key_function("rebalance", key)
-        return self._add(RebalanceTransform(name="rebalance", key_fn=key, is_keyed=key is not None))
+        return self._add(RebalanceTransform(name="rebalance", key_fn=key))
 
     def distinct(
         self,

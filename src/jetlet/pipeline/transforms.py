@@ -1,17 +1,21 @@
 """Transforms: what a pipeline is made of, before it is planned.
 
-Plain data: each stage method of :mod:`jetlet.pipeline.stage` adds one, and the planner has a
-function for each that turns it into vertices and edges.
+Each stage method of :mod:`jetlet.pipeline.stage` adds one. It is plain data, and it knows the facts
+about itself that the planner's passes ask for: they treat all transforms alike. A function in
+:mod:`jetlet.planner.lowering` turns it into vertices and edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
+from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier
+from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
@@ -20,33 +24,152 @@ from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.windows import Window
 
 Kind = Literal["map", "filter", "flat_map"]
+KeyFn = Callable[[Any], Any]
+AnySink = Sink[Any] | ClientSink[Any]
 TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
 DEFAULT_IDLE_TIMEOUT = 60_000
 """Milliseconds after which a source partition that sends nothing is not waited for any more."""
-OnError = Literal["fail", "skip"] | Sink[Any] | ClientSink[Any]
+OnError = Literal["fail", "skip"] | AnySink
 """What to do when user code fails on an item: end the job, drop and count it, or send it, as a
 :class:`~jetlet.pipeline.errors.DeadLetter`, to a sink."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Transform:
-    """A step of a pipeline; ``inputs`` are the steps it reads from, by ordinal."""
+    """A step of a pipeline; ``inputs`` are the steps it reads from, by ordinal.
+
+    The facts below say what holds for a stage that looks at one item after the other, in the order
+    in which they come, and emits what it makes of each. Who is different says so.
+    """
 
     name: str
     inputs: list[Transform] = field(default_factory=list)
     local_parallelism: int | None = None
     on_error: OnError = "fail"
+    late: AnySink | None = None
+    """Where items go that come too late; they are dropped and counted if it is ``None``."""
 
-    @property
+    is_end: ClassVar[bool] = False
+    """Nothing follows it."""
+    makes_order: ClassVar[bool] = False
+    """Its items come out in an order of its own, which those behind it have to keep."""
+    breaks_order: ClassVar[bool] = False
+    """The order of its input ends here, as its user asked for."""
+    makes_times: ClassVar[bool] = False
+    """Its items get timestamps, and watermarks, that have nothing to do with those before it."""
+    passes_times: ClassVar[bool] = False
+    """It is all the same to it whether items have timestamps, though not to those behind it."""
+    bounded_hint: ClassVar[str] = (
+        "write .window(windows.tumbling(1000)) before it, or use .rolling_aggregate(...)"
+    )
+    """What to do where an input that needs to be bounded is not."""
+
+    @cached_property
     def is_stream(self) -> bool:
         """True if its items never end."""
         return any(each.is_stream for each in self.inputs)
 
-    @property
+    @cached_property
     def has_timestamps(self) -> bool:
         """True if its items carry timestamps."""
         return bool(self.inputs) and all(each.has_timestamps for each in self.inputs)
+
+    # --- Order ------------------------------------------------------------------------------
+
+    def keeps_order(self, ordinal: int) -> bool:
+        """True if what it makes of the items of that input comes out in the order of these."""
+        return True
+
+    def reads_in_order(self, ordinal: int) -> bool:
+        """True if items that are in order have to reach it so, over an edge without a key."""
+        return self.keeps_order(ordinal)
+
+    @property
+    def reads_isolated(self) -> bool:
+        """True if each of its processors reads from processors of its own, ordered or not."""
+        return False
+
+    @property
+    def reorders(self) -> bool:
+        """True if its user wants results in any order."""
+        return False
+
+    # --- Taking items -----------------------------------------------------------------------
+
+    def needs_items(self, ordinal: int) -> bool:
+        """True if it takes the items of that input without their timestamps."""
+        return False
+
+    def emits_events(self, takes_events: bool, are_times_wanted: bool) -> bool:
+        """True if what it emits has timestamps; ``are_times_wanted`` by those behind it."""
+        return takes_events
+
+    def check_events(self, name: str, takes: Sequence[bool]) -> None:
+        """Refuse inputs of which only some have timestamps, where that matters."""
+
+    def needs_bounded(self, ordinal: int) -> bool:
+        """True if that input has to end."""
+        return False
+
+    def reads_first(self, ordinal: int) -> bool:
+        """True if that input is read to its end before any item of those that are not."""
+        return False
+
+    def absorbs(self, ordinal: int) -> bool:
+        """True if it takes all of that input, even while nobody takes what it emits."""
+        return self.reads_first(ordinal)
+
+    @property
+    def checked_keys(self) -> Sequence[KeyFn | None]:
+        """By input: the key that is looked at before an item comes here, if ``on_error`` is to
+        cover it.
+        """
+        return ()
+
+    @property
+    def watermark_step(self) -> int:
+        """How many ms apart the watermarks that it needs may be; 0 if it needs none."""
+        return 0
+
+    # --- Vertices ---------------------------------------------------------------------------
+
+    @property
+    def has_two_stages(self) -> bool:
+        """True if it becomes two vertices; late and failed items then leave the first."""
+        return False
+
+    @property
+    def vertex_suffixes(self) -> tuple[str, ...]:
+        """What its name is followed by in the names of its vertices."""
+        return ("", PREPARE_SUFFIX) if self.has_two_stages else ("",)
+
+    def wanted_parallelism(self, default: int, before: int) -> int:
+        """Processors per member, if nothing limits them; ``before`` is that of its first input."""
+        return default if self.local_parallelism is None else self.local_parallelism
+
+    def output_parallelism(self, parallelism: int) -> int:
+        """How many of its processors, per member, items come out of."""
+        return parallelism
+
+    @property
+    def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
+        """What it does about errors, for each of its steps that has a name of its own."""
+        return ((None, self.on_error),)
+
+    @property
+    def shared_vertex(self) -> object | None:
+        """What stages have in common that become the same vertex."""
+        return None
+
+    @property
+    def routing(self) -> RebalanceTransform | None:
+        """Itself, if it is no vertex but says how items get to the one behind it."""
+        return None
+
+    def as_step(self, name: str) -> StatelessTransform | None:
+        """Itself under that name, if runs of its kind can be fused into one vertex."""
+        return None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -54,6 +177,9 @@ class SourceTransform(Transform):
     """Reads a bounded source."""
 
     source: BatchSource[Any]
+
+    def wanted_parallelism(self, default: int, before: int) -> int:
+        return self.local_parallelism or min(self.source.preferred_local_parallelism, default)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -67,10 +193,17 @@ class StreamSourceTransform(Transform):
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
 
     is_stream = True
+    makes_times = True
 
     @property
     def has_timestamps(self) -> bool:
         return self.timestamps != "none"
+
+    def emits_events(self, takes_events: bool, are_times_wanted: bool) -> bool:
+        return self.has_timestamps
+
+    def wanted_parallelism(self, default: int, before: int) -> int:
+        return self.local_parallelism or min(self.source.preferred_local_parallelism, default)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -82,6 +215,19 @@ class TimestampTransform(Transform):
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
 
     has_timestamps = True
+    makes_times = True
+
+    @property
+    def reads_isolated(self) -> bool:
+        # What is late is told by the items before it, and those of other processors have nothing
+        # to do with it.
+        return self.is_stream
+
+    def needs_items(self, ordinal: int) -> bool:
+        return True
+
+    def emits_events(self, takes_events: bool, are_times_wanted: bool) -> bool:
+        return True
 
 
 @dataclass(eq=False, kw_only=True)
@@ -90,8 +236,24 @@ class WindowTransform(Transform):
 
     window: Window
     operation: AggregateOperation[Any, Any, Any]
-    key_fns: Sequence[Callable[[Any], Any]] | None
-    late: Sink[Any] | ClientSink[Any] | None = None
+    key_fns: Sequence[KeyFn] | None
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return False
+
+    def emits_events(self, takes_events: bool, are_times_wanted: bool) -> bool:
+        return are_times_wanted  # results need not be given what is taken off again
+
+    @property
+    def watermark_step(self) -> int:
+        return self.window.watermark_step
+
+    @property
+    def has_two_stages(self) -> bool:
+        return self.window.has_frames and self.operation.combine is not None
+
+    def output_parallelism(self, parallelism: int) -> int:
+        return 1 if self.key_fns is None else parallelism
 
 
 @dataclass(eq=False, kw_only=True)
@@ -103,6 +265,15 @@ class StatelessTransform(Transform):
     reported_as: str | None = None
     """Name of the stage that its errors belong to, if it is not a stage of its own."""
 
+    passes_times = True
+
+    @property
+    def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
+        return ((self.reported_as, self.on_error),)
+
+    def as_step(self, name: str) -> StatelessTransform:
+        return replace(self, name=name, reported_as=self.reported_as or name)
+
 
 @dataclass(eq=False, kw_only=True)
 class FusedTransform(Transform):
@@ -110,10 +281,19 @@ class FusedTransform(Transform):
 
     steps: Sequence[StatelessTransform]
 
+    passes_times = True
+
+    @property
+    def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
+        return [each for step in self.steps for each in step.steps_on_error]
+
 
 @dataclass(eq=False, kw_only=True)
 class SpoolTransform(Transform):
     """Holds all items back until its input has ended; made by the planner."""
+
+    def absorbs(self, ordinal: int) -> bool:
+        return True
 
 
 @dataclass(eq=False, kw_only=True)
@@ -137,6 +317,10 @@ class AsyncTransform(Transform):
     retries: int
     backoff: float
 
+    @property
+    def reorders(self) -> bool:
+        return not self.is_ordered
+
 
 @dataclass(eq=False, kw_only=True)
 class BatchedTransform(Transform):
@@ -147,51 +331,106 @@ class BatchedTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
-class StatefulTransform(Transform):
+class KeyedTransform(Transform):
+    """What the transforms have in common that read by key, or without one by one processor."""
+
+    key_fn: KeyFn | None
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return self.key_fn is None
+
+    def reads_in_order(self, ordinal: int) -> bool:
+        return False  # its edge goes by key, or from all to one
+
+    @property
+    def checked_keys(self) -> Sequence[KeyFn | None]:
+        return (self.key_fn,)
+
+
+@dataclass(eq=False, kw_only=True)
+class StatefulTransform(KeyedTransform):
     """A user function with state, per key or one for all items."""
 
     kind: Kind
     create: Callable[[], Any]
     fn: Callable[..., Any]
-    key_fn: Callable[[Any], Any] | None
     ttl: int | None = None
     on_evict: Callable[..., Any] | None = None
-    late: Sink[Any] | ClientSink[Any] | None = None
+
+    @property
+    def watermark_step(self) -> int:
+        return _tenth(self.ttl)
 
 
 @dataclass(eq=False, kw_only=True)
-class RollingTransform(Transform):
+class RollingTransform(KeyedTransform):
     """An aggregate that emits its value after each item."""
 
     operation: AggregateOperation[Any, Any, Any]
-    key_fn: Callable[[Any], Any] | None
     ttl: int | None = None
-    late: Sink[Any] | ClientSink[Any] | None = None
+
+    @property
+    def watermark_step(self) -> int:
+        return _tenth(self.ttl)
+
+
+@dataclass(eq=False, kw_only=True)
+class DistinctTransform(KeyedTransform):
+    """The first item of each key."""
+
+    key_fn: KeyFn
+
+    def needs_bounded(self, ordinal: int) -> bool:
+        return True
 
 
 @dataclass(eq=False, kw_only=True)
 class HashJoinTransform(Transform):
     """Joins ``inputs[0]`` with tables made of the other inputs."""
 
-    probe_key_fns: Sequence[Callable[[Any], Any]]
-    build_key_fns: Sequence[Callable[[Any], Any]]
+    probe_key_fns: Sequence[KeyFn]
+    build_key_fns: Sequence[KeyFn]
     to_output: Callable[..., Any] | None
     is_inner: bool
 
-    @property
+    bounded_hint = "the stages it is joined with are kept in memory, so they must be bounded"
+
+    @cached_property
     def has_timestamps(self) -> bool:
         return self.inputs[0].has_timestamps
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return ordinal == 0
+
+    def needs_items(self, ordinal: int) -> bool:
+        return ordinal > 0
+
+    def needs_bounded(self, ordinal: int) -> bool:
+        return ordinal > 0
+
+    def reads_first(self, ordinal: int) -> bool:
+        return ordinal > 0
 
 
 @dataclass(eq=False, kw_only=True)
 class IntervalJoinTransform(Transform):
     """Pairs of items of two inputs with equal keys, by how far apart they are in time."""
 
-    key_fns: Sequence[Callable[[Any], Any]]
+    key_fns: Sequence[KeyFn]
     lower: int
     upper: int
     to_output: Callable[[Any, Any], Any] | None
-    late: Sink[Any] | ClientSink[Any] | None = None
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return False
+
+    @property
+    def checked_keys(self) -> Sequence[KeyFn | None]:
+        return self.key_fns
+
+    @property
+    def watermark_step(self) -> int:
+        return _tenth(self.upper - self.lower + 1)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -201,34 +440,58 @@ class PairsTransform(Transform):
     to_output: Callable[[Any, Any], Any] | None
     is_inner: bool
 
+    passes_times = True
+
 
 @dataclass(eq=False, kw_only=True)
 class MergeTransform(Transform):
     """All items of all inputs."""
+
+    def check_events(self, name: str, takes: Sequence[bool]) -> None:
+        if len(set(takes)) > 1:
+            raise MissingTimestampsError(
+                f"stage {name!r} merges stages with and without timestamps: write "
+                f".add_timestamps(...) on all of them, or behind the merge"
+            )
 
 
 @dataclass(eq=False, kw_only=True)
 class RebalanceTransform(Transform):
     """Spreads items over the whole job; becomes a property of the edge behind it."""
 
-    key_fn: Callable[[Any], Any] | None
-    is_keyed: bool
+    key_fn: KeyFn | None
 
+    breaks_order = True
 
-@dataclass(eq=False, kw_only=True)
-class DistinctTransform(Transform):
-    """The first item of each key."""
+    def keeps_order(self, ordinal: int) -> bool:
+        return False
 
-    key_fn: Callable[[Any], Any]
+    def wanted_parallelism(self, default: int, before: int) -> int:
+        return before
+
+    @property
+    def routing(self) -> RebalanceTransform:
+        return self
 
 
 @dataclass(eq=False, kw_only=True)
 class SortTransform(Transform):
     """All items in order."""
 
-    key: Callable[[Any], Any] | None
+    key: KeyFn | None
     is_reverse: bool
     memory_limit: int
+
+    makes_order = True
+
+    def reads_in_order(self, ordinal: int) -> bool:
+        return False
+
+    def needs_bounded(self, ordinal: int) -> bool:
+        return True
+
+    def absorbs(self, ordinal: int) -> bool:
+        return True
 
 
 @dataclass(eq=False, kw_only=True)
@@ -236,9 +499,32 @@ class AggregateTransform(Transform):
     """Aggregates all items, or per key where ``key_fns`` has a function for each input."""
 
     operation: AggregateOperation[Any, Any, Any]
-    key_fns: Sequence[Callable[[Any], Any]] | None
+    key_fns: Sequence[KeyFn] | None
 
     has_timestamps = False
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return False
+
+    def reads_in_order(self, ordinal: int) -> bool:
+        # So that lists and the like are in order; with a key, the edge goes by key.
+        return self.key_fns is None
+
+    def needs_items(self, ordinal: int) -> bool:
+        return True
+
+    def needs_bounded(self, ordinal: int) -> bool:
+        return True
+
+    def absorbs(self, ordinal: int) -> bool:
+        return True
+
+    @property
+    def has_two_stages(self) -> bool:
+        return self.operation.combine is not None
+
+    def output_parallelism(self, parallelism: int) -> int:
+        return 1 if self.key_fns is None else parallelism
 
 
 @dataclass(eq=False, kw_only=True)
@@ -246,6 +532,10 @@ class StripTransform(Transform):
     """Takes the timestamps off again; made by the planner."""
 
     has_timestamps = False
+
+    @property
+    def reads_isolated(self) -> bool:
+        return True
 
 
 @dataclass(eq=False, kw_only=True)
@@ -259,4 +549,22 @@ class CustomTransform(Transform):
 class SinkTransform(Transform):
     """Writes to a sink."""
 
-    sink: Sink[Any] | ClientSink[Any]
+    sink: AnySink
+
+    is_end = True
+
+    def needs_items(self, ordinal: int) -> bool:
+        return True
+
+    def wanted_parallelism(self, default: int, before: int) -> int:
+        preferred = getattr(self.sink, "preferred_local_parallelism", 1)
+        return self.local_parallelism or min(preferred, default)
+
+    @property
+    def shared_vertex(self) -> object:
+        return self.sink
+
+
+def _tenth(kept: int | None) -> int:
+    """The step of watermarks by which to drop what is kept for so long."""
+    return max(1, kept // 10) if kept else 0

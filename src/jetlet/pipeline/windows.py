@@ -52,6 +52,16 @@ class Window:
         assert self.early_period is not None
         return now_ms - now_ms % self.early_period + self.early_period
 
+    @property
+    def watermark_step(self) -> int:
+        """How many ms apart the watermarks may be that it is closed by."""
+        raise NotImplementedError
+
+    @property
+    def has_frames(self) -> bool:
+        """True if it can be put together from parts that several processors aggregate."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(Window):
@@ -67,12 +77,24 @@ class SlidingWindow(Window):
         """The end of the frame of length ``slide`` that the time falls in."""
         return timestamp - timestamp % self.slide + self.slide
 
+    @property
+    def watermark_step(self) -> int:
+        return self.slide
+
+    @property
+    def has_frames(self) -> bool:
+        return self.early_period is None
+
 
 @dataclass(frozen=True, slots=True)
 class SessionWindow(Window):
     """Windows that end when no event has come for ``gap``."""
 
     gap: int = 1
+
+    @property
+    def watermark_step(self) -> int:
+        return min(100, max(1, self.gap // 100))
 
 
 def tumbling(size: Duration) -> SlidingWindow:

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, from_
-from jetlet.core.outbox import Ordinals
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, RunHook, Vertex
 from jetlet.pipeline.functions import whole_item
-from jetlet.pipeline.sink import ClientSink, Sink
-from jetlet.pipeline.transforms import RebalanceTransform, StatelessTransform
+from jetlet.pipeline.sink import Sink
+from jetlet.pipeline.transforms import AnySink, KeyFn
 from jetlet.planner import events
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.order import is_isolated
-from jetlet.processors.base import ErrorPolicy
+from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor, SinkHook, SinkSupplier
 
-KeyFn = Callable[[Any], Any]
 Supplier = Callable[[], Processor] | ProcessorSupplier
-AnySink = Sink[Any] | ClientSink[Any]
 
 
 @dataclass
 class Output:
-    """Where a node's items come out, and how many edges leave there so far."""
+    """Where a node's items come out."""
 
     vertex: Vertex
+    side: Vertex
+    """Where its failed and late items do."""
     edges: int = 0
+    """How many ordinary edges leave so far."""
 
 
 @dataclass
@@ -43,14 +42,12 @@ class DagBuilder:
     sinks: dict[int, tuple[Vertex, int]] = field(default_factory=dict)
     """Vertex and number of inbound edges of each sink: one sink is one vertex, however often it
     is written to."""
-    side_outputs: dict[int, list[tuple[int, AnySink]]] = field(default_factory=dict)
-    """By node: ordinals, behind those of the ordinary edges, that lead to sinks of their own."""
 
-    def write_side_outputs(self) -> None:
-        """Add the edges that were reserved; when all ordinary ones are there."""
-        for node in self.graph.nodes:
-            for ordinal, sink in self.side_outputs.get(id(node), []):
-                self.write(self.outputs[id(node)].vertex, ordinal, sink)
+    def write_side_outputs(self, node: Node, sides: SideOutputs) -> None:
+        """Add the edges to the sinks for failed and late items of a node that has been lowered."""
+        for ordinal, sink in sides.sinks:
+            dest, inbound = self.sink_vertex(sink, None, None)
+            self.dag.edge(from_(self.outputs[id(node)].side, ordinal).to(dest, inbound))
 
     def vertex(
         self, node: Node, supplier: Supplier, *, suffix: str = "", is_single: bool = False
@@ -63,9 +60,8 @@ class DagBuilder:
     def connect(self, node: Node, ordinal: int, dest: Vertex, dest_ordinal: int = 0) -> Edge:
         """Add an edge from the node's input ``ordinal``; configure what is returned."""
         source = node.inputs[ordinal]
-        rebalance = None
-        while isinstance(source.transform, RebalanceTransform):
-            rebalance = rebalance or source.transform
+        rebalance = source.transform.routing
+        while source.transform.routing is not None:
             source = source.inputs[0]
         output = self.outputs[id(source)]
         edge = from_(output.vertex, output.edges).to(dest, dest_ordinal)
@@ -90,9 +86,9 @@ class DagBuilder:
         """A key function as the node's processor applies it."""
         return events.key_of(key_fn) if key_fn is not None and node.takes_events else key_fn
 
-    def emit(self, node: Node, vertex: Vertex) -> None:
-        """The node's items come out of ``vertex``."""
-        self.outputs[id(node)] = Output(vertex)
+    def emit(self, node: Node, vertex: Vertex, *, side: Vertex | None = None) -> None:
+        """The node's items come out of ``vertex``; failed and late ones of ``side``, if given."""
+        self.outputs[id(node)] = Output(vertex, side or vertex)
 
     def chain(self, node: Node, supplier: Supplier) -> None:
         """The common case: one vertex that reads the only input."""
@@ -100,46 +96,15 @@ class DagBuilder:
         self.connect(node, 0, vertex)
         self.emit(node, vertex)
 
-    def policy(self, node: Node, step: StatelessTransform | None = None) -> ErrorPolicy:
-        """What the processor is to do about errors; reserves an edge for dead letters.
-
-        ``step`` is the one of several fused steps that it is for.
-        """
-        name, on_error = node.name, node.transform.on_error
-        if step is not None:
-            name, on_error = step.reported_as or step.name, step.on_error
-        # The compiled function of fused steps has items and timestamps apart.
-        is_event = node.takes_events and step is None
-        if isinstance(on_error, str):
-            return ErrorPolicy(name, on_error, takes_events=is_event)
-        return ErrorPolicy(name, "dead-letter", self.side_output(node, on_error), is_event)
-
-    def side_output(self, node: Node, sink: AnySink) -> int:
-        """Reserve an edge to a sink, behind all ordinary ones; returns its ordinal."""
-        reserved = self.side_outputs.setdefault(id(node), [])
-        ordinal = self._fanout(node) + len(reserved)
-        reserved.append((ordinal, sink))
-        return ordinal
-
-    def late_output(self, node: Node, sink: AnySink | None) -> int | None:
-        """The same for late items, if there is a sink for them."""
-        return None if sink is None else self.side_output(node, sink)
-
-    def data_ordinals(self, node: Node) -> Ordinals:
-        """The edges of the ordinary output: all, unless some are for dead letters."""
-        return tuple(range(self._fanout(node))) if id(node) in self.side_outputs else None
-
-    def _fanout(self, node: Node) -> int:
-        """How many ordinary edges will leave the node."""
-        return sum(
-            self._fanout(n) if isinstance(n.transform, RebalanceTransform) else 1
-            for n in self.graph.outputs(node)
-        )
-
-    def write(self, vertex: Vertex, ordinal: int, sink: AnySink) -> None:
-        """An edge from a vertex to a sink that no node stands for."""
-        dest, inbound = self.sink_vertex(sink, None, None)
-        self.dag.edge(from_(vertex, ordinal).to(dest, inbound))
+    def keyed(self, node: Node, supplier: Supplier, key_fn: KeyFn | None) -> None:
+        """A vertex fed by key, or without one by everybody into a single processor."""
+        vertex = self.vertex(node, supplier, is_single=key_fn is None)
+        edge = self.connect(node, 0, vertex)
+        if key_fn is None:
+            edge.all_to_one()
+        else:
+            self.by_key(node, edge, key_fn)
+        self.emit(node, vertex)
 
     def sink_vertex(
         self, sink: AnySink, name: str | None, parallelism: int | None

@@ -11,29 +11,10 @@ from collections.abc import Callable
 from math import gcd
 from typing import Any
 
-from jetlet.errors import MissingTimestampsError, UnboundedInputError
+from jetlet.errors import UnboundedInputError
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import (
-    AggregateTransform,
-    DistinctTransform,
-    FusedTransform,
-    HashJoinTransform,
-    IntervalJoinTransform,
-    MergeTransform,
-    PairsTransform,
-    RollingTransform,
-    SinkTransform,
-    SortTransform,
-    StatefulTransform,
-    StatelessTransform,
-    StreamSourceTransform,
-    StripTransform,
-    TimestampTransform,
-    Transform,
-    WindowTransform,
-)
-from jetlet.pipeline.windows import SessionWindow, SlidingWindow
+from jetlet.pipeline.transforms import StripTransform
 from jetlet.planner.graph import Graph, Node
 from jetlet.processors.event_time import MAX_WATERMARK_STEP
 
@@ -114,20 +95,14 @@ def joined(to_output: Fn | None) -> Fn:
     return lambda event, *matches: (event[0], to_output(event[1], *matches))
 
 
-NEEDS_ITEMS = (SinkTransform, AggregateTransform, TimestampTransform)
-"""Transforms that take items without timestamps."""
-PASSING_TIMES = (StatelessTransform, FusedTransform, PairsTransform)
-"""Transforms to which it is the same whether items have timestamps, but for those behind them."""
-
-
 def strip_events(graph: Graph, pipeline: Pipeline) -> None:
     """Mark who takes and emits events; take the timestamps off before those who want none."""
     taken = {node.name for node in graph.nodes}
+    wanted = _wanted_times(graph)
     for node in list(graph.nodes):
         transform = node.transform
         for ordinal, source in enumerate(node.inputs):
-            is_build_side = isinstance(transform, HashJoinTransform) and ordinal > 0
-            if source.emits_events and (isinstance(transform, NEEDS_ITEMS) or is_build_side):
+            if source.emits_events and transform.needs_items(ordinal):
                 name = f"{node.name}-strip" + (f"-{ordinal}" if ordinal else "")
                 while name in taken:
                     name += "+"
@@ -136,48 +111,32 @@ def strip_events(graph: Graph, pipeline: Pipeline) -> None:
                 strip.parallelism = source.parallelism
                 strip.is_ordered = source.is_ordered
         takes = [source.emits_events for source in node.inputs]
+        transform.check_events(node.name, takes)
         node.takes_events = bool(takes) and takes[0]
-        if isinstance(transform, MergeTransform) and len(set(takes)) > 1:
-            raise MissingTimestampsError(
-                f"stage {node.name!r} merges stages with and without timestamps: write "
-                f".add_timestamps(...) on all of them, or behind the merge"
-            )
-        if isinstance(transform, WindowTransform):
-            # Results need not be given timestamps that are taken off again.
-            node.emits_events = _needs_times(graph, node)
-        elif isinstance(transform, StreamSourceTransform | TimestampTransform):
-            node.emits_events = transform.has_timestamps
-        else:
-            node.emits_events = node.takes_events
+        node.emits_events = transform.emits_events(node.takes_events, node in wanted)
 
 
-def _needs_times(graph: Graph, node: Node) -> bool:
-    """True if somebody behind the node looks at the timestamps of its items."""
-    return any(
-        _needs_times(graph, reader)
-        if isinstance(reader.transform, PASSING_TIMES)
-        else not isinstance(reader.transform, NEEDS_ITEMS)
-        for reader in graph.outputs(node)
-    )
+def _wanted_times(graph: Graph) -> set[Node]:
+    """The nodes of whose items somebody behind them looks at the timestamps."""
+    wanted: set[Node] = set()
+    for node in reversed(graph.nodes):
+        transform = node.transform
+        for ordinal, source in enumerate(node.inputs):
+            if node in wanted if transform.passes_times else not transform.needs_items(ordinal):
+                wanted.add(source)
+    return wanted
 
 
 def check_streams(graph: Graph, pipeline: Pipeline) -> None:
     """Refuse what can never emit, because its input never ends."""
     for node in graph.nodes:
         transform = node.transform
-        if isinstance(transform, HashJoinTransform):
-            endless = any(source.transform.is_stream for source in node.inputs[1:])
-            what = "the stages it is joined with are kept in memory, so they must be bounded"
-        else:
-            endless = transform.is_stream and isinstance(
-                transform, AggregateTransform | SortTransform | DistinctTransform
-            )
-            what = "write .window(windows.tumbling(1000)) before it, or use .rolling_aggregate(...)"
-        if endless:
-            raise UnboundedInputError(
-                f"stage {node.name!r} of pipeline {pipeline.name!r} would wait for the end of a "
-                f"stream: {what}"
-            )
+        for ordinal, source in enumerate(node.inputs):
+            if source.transform.is_stream and transform.needs_bounded(ordinal):
+                raise UnboundedInputError(
+                    f"stage {node.name!r} of pipeline {pipeline.name!r} would wait for the end of "
+                    f"a stream: {transform.bounded_hint}"
+                )
 
 
 def watermark_step(graph: Graph, node: Node) -> int:
@@ -187,33 +146,15 @@ def watermark_step(graph: Graph, node: Node) -> int:
     window; where that is more than the maximum, the greatest divisor that is not.
     """
     needed = 0
-    seen = {node}
-    behind = graph.outputs(node)
+    seen: set[Node] = set()
+    behind = [node]
     while behind:
-        following = behind.pop()
-        if following in seen:
-            continue
-        seen.add(following)
-        if isinstance(following.transform, TimestampTransform):
-            continue  # watermarks end there
-        behind += graph.outputs(following)
-        needed = gcd(needed, _needed_step(following.transform))
+        for following, _ in graph.readers(behind.pop()):
+            if following in seen or following.transform.makes_times:
+                continue  # where times are made, watermarks end
+            seen.add(following)
+            behind.append(following)
+            needed = gcd(needed, following.transform.watermark_step)
     if needed <= MAX_WATERMARK_STEP:
         return needed or MAX_WATERMARK_STEP
     return next(step for step in range(MAX_WATERMARK_STEP, 0, -1) if needed % step == 0)
-
-
-def _needed_step(transform: Transform) -> int:
-    """What a stage needs; 0 if it is all the same to it."""
-    if isinstance(transform, WindowTransform):
-        window = transform.window
-        if isinstance(window, SlidingWindow):
-            return window.slide
-        assert isinstance(window, SessionWindow)
-        return min(100, max(1, window.gap // 100))
-    kept = 0
-    if isinstance(transform, StatefulTransform | RollingTransform):
-        kept = transform.ttl or 0
-    elif isinstance(transform, IntervalJoinTransform):
-        kept = transform.upper - transform.lower + 1
-    return max(1, kept // 10) if kept else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from jetlet.pipeline.transforms import Transform
@@ -30,6 +30,7 @@ class Graph:
 
     def __init__(self, transforms: Iterable[Transform]) -> None:
         self.nodes: list[Node] = []
+        self._readers: dict[Node, list[tuple[Node, int]]] | None = None
         by_transform: dict[int, Node] = {}
         for transform in transforms:
             inputs = [by_transform[id(t)] for t in transform.inputs]
@@ -37,13 +38,26 @@ class Graph:
             by_transform[id(transform)] = node
             self.nodes.append(node)
 
-    def outputs(self, node: Node) -> list[Node]:
-        """Who reads from the node; one that reads twice is there twice."""
-        return [n for n in self.nodes for i in n.inputs if i is node]
+    def readers(self, node: Node) -> list[tuple[Node, int]]:
+        """Who reads from the node, and as which of its inputs."""
+        if self._readers is None:
+            self._readers = {n: [] for n in self.nodes}
+            for reader in self.nodes:
+                for ordinal, source in enumerate(reader.inputs):
+                    self._readers[source].append((reader, ordinal))
+        return self._readers[node]
 
     def insert_before(self, node: Node, ordinal: int, transform: Transform) -> Node:
         """Put a new node between the node and its input ``ordinal``."""
         new = Node(transform, [node.inputs[ordinal]], transform.name)
         node.inputs[ordinal] = new
         self.nodes.insert(self.nodes.index(node), new)
+        self._readers = None
         return new
+
+    def replace(self, replaced: Mapping[Node, Node], dropped: Collection[Node]) -> None:
+        """Put nodes in the place of others, and leave some out that nobody reads any more."""
+        self.nodes = [replaced.get(node, node) for node in self.nodes if node not in dropped]
+        for node in self.nodes:
+            node.inputs = [replaced.get(source, source) for source in node.inputs]
+        self._readers = None

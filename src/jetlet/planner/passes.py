@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
-from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.errors import MissingSinkError, PlanningError
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import (
-    AggregateTransform,
-    FusedTransform,
-    RebalanceTransform,
-    SinkTransform,
-    SourceTransform,
-    StatelessTransform,
-    StreamSourceTransform,
-    WindowTransform,
-)
+from jetlet.pipeline.transforms import FusedTransform, StatelessTransform
 from jetlet.planner.events import check_streams
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.keys import check_keys_first
@@ -34,7 +23,7 @@ def check(graph: Graph, pipeline: Pipeline) -> None:
             f"pipeline {pipeline.name!r} is empty: begin with p.read_from(sources....)"
         )
     for node in graph.nodes:
-        if isinstance(node.transform, SinkTransform) or graph.outputs(node):
+        if node.transform.is_end or graph.readers(node):
             continue
         raise MissingSinkError(
             f"stage {node.name!r} of pipeline {pipeline.name!r} leads nowhere: end it with "
@@ -57,14 +46,7 @@ def name_uniquely(graph: Graph, pipeline: Pipeline) -> None:
 
 
 def _vertex_names(node: Node) -> tuple[str, ...]:
-    """The names of the vertices that the node becomes."""
-    transform = node.transform
-    if (
-        isinstance(transform, AggregateTransform | WindowTransform)
-        and transform.operation.combine is not None
-    ):
-        return (node.name, node.name + PREPARE_SUFFIX)
-    return (node.name,)
+    return tuple(node.name + suffix for suffix in node.transform.vertex_suffixes)
 
 
 def fuse(graph: Graph, pipeline: Pipeline) -> None:
@@ -74,49 +56,46 @@ def fuse(graph: Graph, pipeline: Pipeline) -> None:
     parallelism, which the fused vertex keeps.
     """
     done: set[Node] = set()
-    for first in list(graph.nodes):
+    dropped: set[Node] = set()
+    fused: dict[Node, Node] = {}
+    for first in graph.nodes:
         if first in done:
             continue
         run = _run_from(first, graph)
         done.update(run)
         if len(run) > 1:
-            _replace(graph, run)
+            *others, last = run
+            dropped.update(others)
+            fused[last] = _fused(run)
+    graph.replace(fused, dropped)
 
 
-def _run_from(first: Node, graph: Graph) -> list[Node]:
-    run: list[Node] = []
+def _run_from(first: Node, graph: Graph) -> dict[Node, StatelessTransform]:
+    """The nodes that are fused with the first, and what each does."""
+    run: dict[Node, StatelessTransform] = {}
     loops = 0
     following = [first]
     while len(following) == 1:
-        transform = following[0].transform
-        if not isinstance(transform, StatelessTransform):
+        step = following[0].transform.as_step(following[0].name)
+        if step is None:
             break
-        loops += transform.kind == "flat_map"
-        same = transform.local_parallelism == first.transform.local_parallelism
+        loops += step.kind == "flat_map"
+        same = step.local_parallelism == first.transform.local_parallelism
         if not same or loops > MAX_LOOPS:
             break
-        run += following
-        following = graph.outputs(following[0])
+        run[following[0]] = step
+        following = [reader for reader, _ in graph.readers(following[0])]
     return run
 
 
-def _replace(graph: Graph, run: list[Node]) -> None:
-    last = run[-1]
-    name = f"fused({', '.join(node.name for node in run)})"
-    fused = FusedTransform(
-        name=name,
-        steps=[
-            replace(node.transform, name=node.name)
-            for node in run
-            if isinstance(node.transform, StatelessTransform)
-        ],
-        local_parallelism=run[0].transform.local_parallelism,
+def _fused(run: dict[Node, StatelessTransform]) -> Node:
+    first, *_, last = run
+    transform = FusedTransform(
+        name=f"fused({', '.join(node.name for node in run)})",
+        steps=list(run.values()),
+        local_parallelism=first.transform.local_parallelism,
     )
-    node = Node(fused, run[0].inputs, name, is_ordered=last.is_ordered)
-    graph.nodes[graph.nodes.index(last)] = node
-    graph.nodes = [n for n in graph.nodes if n not in run]
-    for other in graph.nodes:
-        other.inputs = [node if i is last else i for i in other.inputs]
+    return Node(transform, first.inputs, transform.name, is_ordered=last.is_ordered)
 
 
 def set_parallelism(graph: Graph, default: int) -> None:
@@ -124,42 +103,18 @@ def set_parallelism(graph: Graph, default: int) -> None:
 
     Where order must be kept a node has at most as many processors as those that feed it.
     """
+    shared: dict[int, int] = {}
     for node in graph.nodes:
-        isolated = [
-            _output_parallelism(source)
-            for ordinal, source in enumerate(node.inputs)
-            if is_isolated(node, ordinal)
-        ]
-        node.parallelism = min([_wanted_parallelism(node, default), *isolated])
-    # A sink that is written to several times is one vertex.
-    by_sink: dict[int, int] = {}
-    sinks = [(n, n.transform) for n in graph.nodes if isinstance(n.transform, SinkTransform)]
-    for node, transform in sinks:
-        key = id(transform.sink)
-        by_sink[key] = min(by_sink.get(key, node.parallelism), node.parallelism)
-    for node, transform in sinks:
-        node.parallelism = by_sink[id(transform.sink)]
-
-
-def _output_parallelism(node: Node) -> int:
-    """How many processors the node's items come out of."""
-    transform = node.transform
-    if isinstance(transform, AggregateTransform | WindowTransform) and transform.key_fns is None:
-        return 1
-    return node.parallelism
-
-
-def _wanted_parallelism(node: Node, default: int) -> int:
-    transform = node.transform
-    if transform.local_parallelism is not None:
-        return transform.local_parallelism
-    if isinstance(transform, SourceTransform | StreamSourceTransform):
-        return min(transform.source.preferred_local_parallelism, default)
-    if isinstance(transform, SinkTransform):
-        return min(getattr(transform.sink, "preferred_local_parallelism", 1), default)
-    if isinstance(transform, RebalanceTransform):
-        return node.inputs[0].parallelism
-    return default
+        transform = node.transform
+        before = [each.transform.output_parallelism(each.parallelism) for each in node.inputs]
+        wanted = transform.wanted_parallelism(default, before[0] if before else default)
+        isolated = [each for i, each in enumerate(before) if is_isolated(node, i)]
+        node.parallelism = min([wanted, *isolated])
+        if transform.shared_vertex is not None:
+            key = id(transform.shared_vertex)
+            shared[key] = min(shared.get(key, node.parallelism), node.parallelism)
+    for node in graph.nodes:
+        node.parallelism = shared.get(id(node.transform.shared_vertex), node.parallelism)
 
 
 Pass = Callable[[Graph, Pipeline], None]

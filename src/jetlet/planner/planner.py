@@ -13,7 +13,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.planner.events import strip_events
 from jetlet.planner.graph import Graph
-from jetlet.planner.lowering import Lowering
+from jetlet.planner.lowering import lower_all
 from jetlet.planner.passes import PASSES, set_parallelism
 
 
@@ -26,7 +26,7 @@ def plan(pipeline: Pipeline, *, default_parallelism: int | None = None) -> DAG:
     set_parallelism(graph, default)
     strip_events(graph, pipeline)
     dag = DAG(pipeline.name)
-    Lowering(graph, dag).run()
+    lower_all(graph, dag)
     dag.validate()
     return dag
 

@@ -13,30 +13,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import (
-    AggregateTransform,
-    HashJoinTransform,
-    SortTransform,
-    SpoolTransform,
-)
+from jetlet.pipeline.transforms import SpoolTransform
 from jetlet.planner.graph import Graph, Node
-
-ABSORBING = (AggregateTransform, SortTransform, SpoolTransform)
-"""Transforms that take all of their input before they emit: nothing behind them holds it up."""
 
 
 def add_spools(graph: Graph, pipeline: Pipeline) -> None:
     """Put a spool before each join that may wait for itself, alone or in a circle."""
-    joins = [node for node in graph.nodes if isinstance(node.transform, HashJoinTransform)]
-    needed = {id(join): _upstream(join.inputs[1:]) for join in joins}
-    held_up = {id(join): _upstream(join.inputs[:1], only_held_up=True) for join in joins}
+    joins = [node for node in graph.nodes if _inputs(node, are_first=True)]
+    needed = {id(join): _upstream(_inputs(join, are_first=True)) for join in joins}
+    held_up = {
+        id(join): _upstream(_inputs(join, are_first=False), only_held_up=True) for join in joins
+    }
     for join in joins:
         if _waits_for_itself(join, joins, needed, held_up):
-            transform = SpoolTransform(
-                name=f"{join.name}-spool", local_parallelism=join.transform.local_parallelism
-            )
-            graph.insert_before(join, 0, transform)
+            for ordinal in range(len(join.inputs)):
+                if not join.transform.reads_first(ordinal):
+                    _insert_spool(graph, join, ordinal)
             held_up[id(join)] = set()
+
+
+def _inputs(node: Node, *, are_first: bool) -> list[Node]:
+    """Those that are read to the end before the others, or the others."""
+    reads_first = node.transform.reads_first
+    return [each for i, each in enumerate(node.inputs) if reads_first(i) == are_first]
+
+
+def _insert_spool(graph: Graph, join: Node, ordinal: int) -> None:
+    parallelism = join.transform.local_parallelism
+    transform = SpoolTransform(name=f"{join.name}-spool", local_parallelism=parallelism)
+    graph.insert_before(join, ordinal, transform)
 
 
 def _waits_for_itself(
@@ -65,10 +70,9 @@ def _upstream(nodes: Iterable[Node], *, only_held_up: bool = False) -> set[Node]
         if node in seen:
             continue
         seen.add(node)
-        if not only_held_up:
-            left += node.inputs
-        elif isinstance(node.transform, HashJoinTransform):
-            left += node.inputs[:1]
-        elif not isinstance(node.transform, ABSORBING):
-            left += node.inputs
+        left += [
+            source
+            for ordinal, source in enumerate(node.inputs)
+            if not (only_held_up and node.transform.absorbs(ordinal))
+        ]
     return seen

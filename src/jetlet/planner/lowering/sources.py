@@ -1,0 +1,31 @@
+"""Sources, bounded and not."""
+
+from __future__ import annotations
+
+from jetlet.pipeline.transforms import SourceTransform, StreamSourceTransform
+from jetlet.planner.dag_builder import DagBuilder
+from jetlet.planner.events import watermark_step
+from jetlet.planner.graph import Node
+from jetlet.planner.lowering.registry import lower
+from jetlet.planner.side_outputs import SideOutputs
+from jetlet.processors.event_time import EventTimePolicy
+from jetlet.processors.read import ReadSupplier
+from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+
+
+@lower.register
+def _lower_source(
+    transform: SourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    dag.emit(node, dag.vertex(node, ReadSupplier(transform.source)))
+
+
+@lower.register
+def _lower_stream_source(
+    transform: StreamSourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    policy = EventTimePolicy(
+        transform.allowed_lag, watermark_step(dag.graph, node), transform.idle_timeout
+    )
+    timestamps = Timestamps(transform.timestamps, transform.timestamp_fn, policy)
+    dag.emit(node, dag.vertex(node, StreamReadSupplier(transform.source, timestamps)))

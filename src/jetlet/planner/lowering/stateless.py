@@ -1,0 +1,89 @@
+"""Stages that look at one item after the other: fused functions, batches, merges and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from jetlet.pipeline.transforms import (
+    BatchedTransform,
+    FusedTransform,
+    MergeTransform,
+    RebalanceTransform,
+    SpoolTransform,
+    StatelessTransform,
+)
+from jetlet.planner import events
+from jetlet.planner.dag_builder import DagBuilder
+from jetlet.planner.graph import Node
+from jetlet.planner.lowering.registry import lower
+from jetlet.planner.side_outputs import SideOutputs
+from jetlet.processors.batched import BatchedProcessor
+from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
+from jetlet.processors.spool import SpoolProcessor
+
+
+@lower.register
+def _lower_stateless(
+    transform: StatelessTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    _fused([transform], node, dag, sides)
+
+
+@lower.register
+def _lower_fused(
+    transform: FusedTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    _fused(transform.steps, node, dag, sides)
+
+
+def _fused(
+    transforms: Sequence[StatelessTransform], node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    # The compiled function has items and timestamps apart.
+    policies = [replace(policy, takes_events=False) for policy in sides.policies]
+    steps = [Step(t.kind, t.fn, policy) for t, policy in zip(transforms, policies, strict=True)]
+    function = FusedFunction(steps, takes_events=node.takes_events)
+    dag.chain(node, partial(FusedProcessor, function, sides.data))
+
+
+@lower.register
+def _lower_batched(
+    transform: BatchedTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    fn = events.applied_to_list(transform.fn) if node.takes_events else transform.fn
+    dag.chain(
+        node,
+        partial(
+            BatchedProcessor,
+            fn,
+            transform.max_batch,
+            policy=sides.policy,
+            data_ordinals=sides.data,
+        ),
+    )
+
+
+@lower.register
+def _lower_merge(
+    transform: MergeTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    vertex = dag.vertex(node, IdentityProcessor)
+    for ordinal in range(len(node.inputs)):
+        dag.connect(node, ordinal, vertex, ordinal)
+    dag.emit(node, vertex)
+
+
+@lower.register
+def _lower_spool(
+    transform: SpoolTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    dag.chain(node, SpoolProcessor)
+
+
+@lower.register
+def _lower_rebalance(
+    transform: RebalanceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    pass  # a property of the edge behind it, see DagBuilder.connect

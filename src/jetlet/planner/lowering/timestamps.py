@@ -1,0 +1,42 @@
+"""Giving items timestamps, and taking them off."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jetlet.pipeline.transforms import StripTransform, TimestampTransform
+from jetlet.planner.dag_builder import DagBuilder
+from jetlet.planner.events import watermark_step
+from jetlet.planner.graph import Node
+from jetlet.planner.lowering.registry import lower
+from jetlet.planner.side_outputs import SideOutputs
+from jetlet.processors.event_time import EventTimePolicy
+from jetlet.processors.timestamps import StripProcessor, TimestampProcessor
+
+
+@lower.register
+def _lower_timestamps(
+    transform: TimestampTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    time_policy = None
+    if transform.is_stream:
+        time_policy = EventTimePolicy(
+            transform.allowed_lag, watermark_step(dag.graph, node), transform.idle_timeout
+        )
+    dag.chain(
+        node,
+        partial(
+            TimestampProcessor,
+            transform.fn,
+            time_policy,
+            policy=sides.policy,
+            data_ordinals=sides.data,
+        ),
+    )
+
+
+@lower.register
+def _lower_strip(
+    transform: StripTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    dag.chain(node, StripProcessor)
