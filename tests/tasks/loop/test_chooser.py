@@ -118,6 +118,18 @@ def test_a_bootstrap_stream_that_ends_early_does_not_block_for_ever():
     assert chooser.choose().message == "a"
 
 
+def test_bootstrap_ends_where_all_was_seen_though_no_message_is_there():
+    chooser = BootstrapChooser(RoundRobinChooser(), {B: 7}, lambda partition, offset: offset)
+    chooser.update(IncomingEnvelope(A, 0, "a"))
+    chooser.update(IncomingEnvelope(B, 5, "b"))
+    assert chooser.choose().message == "b"
+    chooser.seen(B, 6)
+    assert chooser.choose() is None
+    chooser.seen(B, 7)
+    chooser.seen(B, 9)
+    assert chooser.choose().message == "a"
+
+
 def test_only_the_layers_that_are_needed_are_stacked():
     assert type(make_chooser(ChooserContext({A: 0, B: 0}))) is RoundRobinChooser
     assert type(make_chooser(ChooserContext({A: 0, B: 1}))) is PriorityChooser

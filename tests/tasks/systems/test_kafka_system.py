@@ -13,8 +13,9 @@ from jetlet.errors import (
     JetletError,
     ServerUnreachableError,
 )
-from jetlet.tasks import TaskApplication, TaskConfig, checkpoints, stores, systems
+from jetlet.tasks import Input, TaskApplication, TaskConfig, checkpoints, stores, systems
 from jetlet.tasks.envelope import OutgoingEnvelope, SystemStreamPartition
+from jetlet.tasks.state.container_storage import Checkpoint
 from jetlet.tasks.systems.system import EARLIEST, LATEST, Start
 
 QUICK = {"fetch.wait.max.ms": 10}
@@ -238,3 +239,56 @@ def test_an_application_reads_and_writes_topics(kafka, topic, tmp_path):
     for message in kafka.read(counts, 56):
         found.setdefault(message.key(), []).append(int.from_bytes(message.value(), "big"))
     assert found == {f"user-{i}".encode(): list(range(1, 8)) for i in range(8)}
+
+
+@pytest.mark.parametrize("ends", [["commit"], ["abort"], ["commit", "abort", "abort"]])
+@pytest.mark.parametrize("committed", [None, 0, 1])
+def test_a_bootstrap_topic_whose_end_is_no_message_is_caught_up_with(
+    kafka, topic, ends, committed, tmp_path
+):
+    """Each transaction ends with a marker, and the records of one that is aborted are none."""
+    from confluent_kafka import Producer
+
+    table = kafka.topic()
+    producer = Producer(
+        {"bootstrap.servers": kafka.servers, "transactional.id": table, "log_level": 0}
+    )
+    producer.init_transactions(10)
+    for end in ends:
+        producer.begin_transaction()
+        for value in (b"0", b"1"):
+            producer.produce(table, value, partition=0)
+        producer.flush(10)
+        getattr(producer, f"{end}_transaction")(10)
+    memory = systems.in_memory()
+    memory.create("in")
+    memory.create("out")
+    memory.send_all("in", ["first"])
+    seen = threading.Semaphore(0)
+
+    def task(envelope, collector, coordinator):
+        collector.send("m.out", envelope.message)
+        if envelope.message == "first":
+            seen.release()
+
+    saved = checkpoints.in_memory()
+    place = SystemStreamPartition("k", table, 0)
+    if committed is not None:
+        saved.open("app").write("partition 0", Checkpoint({place: committed}))
+    app = TaskApplication(
+        "app",
+        task,
+        systems={"k": systems.kafka(kafka.servers, settings=QUICK), "m": memory},
+        inputs=["m.in", Input(f"k.{table}", bootstrap=True)],
+        outputs=["m.out"],
+        checkpoints=saved,
+    )
+    with EmbeddedEngine() as engine:
+        job = engine.submit(app)
+        assert seen.acquire(timeout=20)
+        job.cancel()
+    # Whether what was aborted is hidden is up to the cluster.
+    count = 2 * len(ends) - (0 if committed is None else committed + 1)
+    messages = memory.messages("out")
+    assert messages.index("first") == len(messages) - 1
+    assert len(messages) <= count + 1

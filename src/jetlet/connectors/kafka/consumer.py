@@ -24,7 +24,8 @@ BOUNDS_TIMEOUT: Final = 0.05
 _SETTINGS: Final = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",  # how to go on is for us to say
-    "enable.partition.eof": False,
+    # Behind the last record there may be markers of transactions, which only this tells of.
+    "enable.partition.eof": True,
     "allow.auto.create.topics": False,
     # A fast reader empties the queue sooner than after the second that the client would pause.
     "fetch.queue.backoff.ms": 20,
@@ -70,6 +71,8 @@ class KafkaConsumer:
         self._logger = logger
         self.positions: dict[Place, int] = {}
         """The offset of the next record to poll."""
+        self.ended: set[Place] = set()
+        """Partitions whose end was reached in the last poll; `positions` says where that is."""
         self._out_of_range: set[Place] = set()
         self._client = servers.consumer({"group.id": group or DEFAULT_GROUP, **_SETTINGS}, logger)
 
@@ -84,6 +87,8 @@ class KafkaConsumer:
         """New records by partition, ``limit`` at the most; waits so many seconds for the first."""
         if self._out_of_range:
             self._close_gaps()
+        if self.ended:
+            self.ended = set()
         # Only for the first: `consume` would wait for as many as it was asked for.
         first = self._client.poll(timeout)
         if first is None:
@@ -93,7 +98,7 @@ class KafkaConsumer:
             topic, partition = message.topic(), message.partition()
             error = message.error()
             if error is not None:
-                self._observe(error, topic, partition)
+                self._observe(error, topic, partition, message.offset())
                 continue
             assert topic is not None
             assert partition is not None
@@ -105,7 +110,7 @@ class KafkaConsumer:
         for place, messages in found.items():
             offset = messages[-1].offset()
             assert offset is not None
-            self.positions[place] = offset + 1
+            self.positions[place] = max(self.positions[place], offset + 1)
         return found
 
     def pause(self, places: Iterable[Place]) -> None:
@@ -135,7 +140,9 @@ class KafkaConsumer:
 
     # --- Errors -----------------------------------------------------------------------------
 
-    def _observe(self, error: KafkaError, topic: str | None, partition: int | None) -> None:
+    def _observe(
+        self, error: KafkaError, topic: str | None, partition: int | None, offset: int | None = None
+    ) -> None:
         from confluent_kafka import KafkaError as Codes
 
         where = f"Kafka at {self._servers.addresses}"
@@ -143,6 +150,13 @@ class KafkaConsumer:
             where = f"{topic}[{partition}] of {where}"
         if error.code() == Codes._AUTO_OFFSET_RESET and topic is not None and partition is not None:
             self._out_of_range.add((topic, partition))
+        elif error.code() == Codes._PARTITION_EOF:
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            place = topic, partition
+            self.positions[place] = max(self.positions[place], offset)
+            self.ended.add(place)
         elif error.retriable() or error.code() in (Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN):
             self._logger.warning("%s: %s; trying again", where, error.str())
         else:

@@ -34,7 +34,8 @@ class ChooserContext:
     """All partitions of the container; higher ones go first."""
     batch_size: int = 1
     bootstrap: Mapping[SystemStreamPartition, Offset] = field(default_factory=dict)
-    """Partitions that are to be caught up with before others, and the offset to reach."""
+    """Partitions that are to be caught up with before others, and the offset to reach. There may be
+    no message at it: a chooser that has a method ``seen(partition, offset)`` is told."""
     order: Callable[[SystemStreamPartition, Offset], Any] = lambda partition, offset: offset
     """A value that compares as the offsets of a partition follow each other."""
 
@@ -108,7 +109,8 @@ class BatchingChooser:
 class BootstrapChooser:
     """Holds back all others until the bootstrap partitions are caught up with.
 
-    One is, when the message that was its newest at the start has been chosen.
+    One is, when all messages have been chosen up to what was its end at the start. At the end
+    itself there need not be one.
     """
 
     def __init__(
@@ -146,6 +148,12 @@ class BootstrapChooser:
     def end_of_stream(self, partition: SystemStreamPartition) -> None:
         """There is nothing left to catch up with: what was missing has been deleted."""
         if partition in self._goals:
+            self._caught_up(partition)
+
+    def seen(self, partition: SystemStreamPartition, offset: Offset) -> None:
+        """All messages up to this offset were chosen, though there may be none that has it."""
+        goal = self._goals.get(partition)
+        if goal is not None and self._order(partition, offset) >= goal:
             self._caught_up(partition)
 
     def _caught_up(self, partition: SystemStreamPartition) -> None:

@@ -118,6 +118,9 @@ class EventLoop:
         self._end_of_partition: Callable[[Any], None] = getattr(
             chooser, "end_of_stream", lambda partition: None
         )
+        self._seen: Callable[[Any, Any], None] = getattr(
+            chooser, "seen", lambda partition, offset: None
+        )
         # A chooser of the user's may have a reason of its own to wait, and nobody to wake us.
         self._may_rest = config.chooser is None
         now = clock.monotonic_ns()
@@ -273,25 +276,34 @@ class EventLoop:
         return progress
 
     def _offer_arrivals(self, now: int) -> bool:
-        """Give the chooser a message of partitions that had none; true if there are any."""
+        """Give the chooser a message of partitions that had none; true if it may have one now."""
         self._polled_at = now
         arrivals = self._queue.arrivals
         found = False
         while arrivals:
             partition = arrivals.popleft()
             if not partition.is_offered:
-                self._offer_next(partition)
-                found |= partition.is_offered
+                found |= self._offer_next(partition)
         return found
 
-    def _offer_next(self, partition: InputPartition) -> None:
-        """The message before it is taken: give the chooser the next one of the partition."""
+    def _offer_next(self, partition: InputPartition) -> bool:
+        """The message before it is taken: give the chooser the next one of the partition.
+
+        False if there is none, and nothing new that the chooser might have waited for.
+        """
+        seen = partition.seen
+        is_news = seen is not None and not partition.buffer
+        if is_news:
+            partition.seen = None
+            self._seen(partition.partition, seen)
         if self._queue.offer_next(partition, self._chooser):
             self._end_of_partition(partition.partition)
             for worker in partition.workers:
                 worker.open_partitions -= 1
                 if not worker.open_partitions:
                     self._active[worker] = None
+            return True
+        return is_news or partition.is_offered
 
     def _deliver(self, partition: InputPartition, envelope: IncomingEnvelope) -> None:
         """Queue a message at every task that it is for."""

@@ -32,6 +32,7 @@ class InputPartition:
         "is_offered",
         "partition",
         "read",
+        "seen",
         "tracker",
         "untaken",
         "worker",
@@ -45,6 +46,8 @@ class InputPartition:
         """Read and not yet offered to the chooser. Filled by the consumer, emptied by the loop."""
         self.read = 0
         """Messages that the consumer has put into it."""
+        self.seen: Offset | None = None
+        """Set by the consumer: what is in the buffer is all there is up to this offset."""
         self.is_at_end = False
         """Set by the consumer: what is in the buffer is all there will ever be."""
         self.is_offered = False
@@ -107,10 +110,12 @@ class MessageQueue:
 
     def put(self, polled: Iterable[Polled]) -> None:
         """Add what was read; from any consumer's thread."""
-        for key, envelopes, is_end in polled:
+        for key, envelopes, is_end, upto in polled:
             partition = self.partitions[key]
             partition.buffer.extend(envelopes)
             partition.read += len(envelopes)
+            if upto is not None:
+                partition.seen = upto
             if is_end:
                 partition.is_at_end = True
             # Only now: who sees the arrival sees what has arrived.

@@ -141,7 +141,10 @@ class KafkaSystemConsumer(SystemConsumer):
         for place, messages in self._consumer.poll(limit, POLL_SECONDS).items():
             key = self._keys[place]
             polled.append(Polled(key, [self._envelope(key, message) for message in messages]))
-        return polled
+        ends = self._consumer.positions
+        return polled + [
+            Polled(self._keys[place], (), upto=ends[place] - 1) for place in self._consumer.ended
+        ]
 
     def _envelope(self, partition: SystemStreamPartition, message: Any) -> IncomingEnvelope:
         offset, key, value = message.offset(), message.key(), message.value()

@@ -39,6 +39,9 @@ class Polled(NamedTuple):
     envelopes: Sequence[IncomingEnvelope]
     is_end: bool = False
     """True if the stream has ended with these, and there will never be more."""
+    upto: Offset | None = None
+    """All that there is up to this offset has been given. Only where that cannot be seen from the
+    messages, because what is at the offset is none: a marker of a transaction, say."""
 
 
 class SystemConsumer(ABC):
