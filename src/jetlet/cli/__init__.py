@@ -41,6 +41,8 @@ class _Commands(click.Group):
         "cancel": (JOBS, "End a job."),
         "snapshot": (JOBS, "Save the state of a job under a name, while it goes on."),
         "snapshots": ("jetlet.cli.snapshots_command", "List the snapshots in a directory."),
+        "doctor": ("jetlet.cli.doctor_command", "Say whether what is installed here fits."),
+        "cache": ("jetlet.cli.cache_command", "Show or clear what is kept in your cache."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -68,10 +70,13 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "--version", prog_name="jetlet")
-def main() -> None:
+@click.option("--version", "shows_version", is_flag=True, help="Show the version and exit.")
+@click.option("-v", "--verbose", is_flag=True, help="With --version: of all that matters.")
+@click.pass_context
+def main(ctx: click.Context, /, shows_version: bool, verbose: bool) -> None:
     """Run data pipelines written with Jetlet, or look at how they would run.
 
     A pipeline is named by the Python file that it is in.
@@ -85,3 +90,19 @@ def main() -> None:
 
     'jetlet run --help' tells more.
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if shows_version:
+        _show_version(verbose=verbose)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit(2)
+
+
+def _show_version(*, verbose: bool) -> None:
+    click.echo(f"jetlet, version {__version__}")
+    if verbose:
+        from jetlet.versions import versions
+
+        for name, version in versions().items():
+            if name != "jetlet":
+                click.echo(f"{name}, {version}")

@@ -277,13 +277,14 @@ def _options(
                 instead = f"leave it out, or leave out --on {on} to run on Spark"
             raise Refused(f"{flag} is for the {engine} engine, and this is --on {on}: {instead}")
         if name == "spark_conf":
-            options["config"] = _settings(value)
+            options["config"] = spark_settings(value)
         else:
             options[name] = value
     return options
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, str]:
+def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Settings of Spark, each written as ``KEY=VALUE``."""
     settings = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")

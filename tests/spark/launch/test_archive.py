@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jetlet.spark.launch.archive import ClassArchive, archive_for
+from jetlet.spark.launch.archive import MAX_OTHERS, ClassArchive, archive_for
 from jetlet.spark.launch.gateway import launch_jvm, spark_home
 from jetlet.spark.launch.java import Java, find_java
 
@@ -102,6 +102,20 @@ def test_what_has_long_not_been_used_makes_room(tmp_path: Path) -> None:
     assert archive.ready
     assert used.ready
     assert not unused.ready
+
+
+def test_only_the_archives_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "mine.jsa", ahead_of_time=False)
+    others = [tmp_path / f"other-{age}.jsa" for age in range(1, MAX_OTHERS + 3)]
+    for age, path in enumerate([archive.path, *others]):
+        path.touch()
+        os.utime(path, (1e9 - age, 1e9 - age))
+
+    archive.prune_others(now=1e9)
+
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in [archive.path, *others[:MAX_OTHERS]]
+    }
 
 
 @pytest.mark.spark

@@ -40,6 +40,9 @@ WORK_PREFIX = ".making-"
 
 _DAY = 24 * 3600.0
 
+#: Archives for other builds of Java, or other environments, that are kept beside one.
+MAX_OTHERS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
@@ -85,15 +88,25 @@ class ClassArchive:
         return not self.ready and (time.time() if now is None else now) - failed > 7 * _DAY
 
     def prune_others(self, *, now: float | None = None) -> None:
-        """Remove what was not used for two months, and what a killed process left half made."""
+        """Remove what was not used for two months, and what a killed process left half made.
+
+        Of the others only those that were used last are kept: each has more than a hundred MB.
+        """
         now = time.time() if now is None else now
+        used: list[tuple[float, Path]] = []
         for path in self.path.parent.iterdir():
             with contextlib.suppress(OSError):
                 age = now - path.stat().st_mtime
                 if path.name.startswith(WORK_PREFIX) and age > _DAY:
                     shutil.rmtree(path)
-                elif path.is_file() and path.stem != self.path.stem and age > 60 * _DAY:
-                    path.unlink()
+                elif path.is_file() and path.stem != self.path.stem:
+                    if age > 60 * _DAY:
+                        path.unlink()
+                    elif path.suffix == self.path.suffix:
+                        used.append((age, path))
+        for _, path in sorted(used)[MAX_OTHERS:]:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     @property
     def _failure(self) -> Path:

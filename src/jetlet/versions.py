@@ -1,0 +1,34 @@
+"""Versions of what Jetlet runs on here, for ``jetlet --version -v`` and ``jetlet doctor``."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from jetlet._version import __version__
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package; ``None`` if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def python_version() -> str:
+    """The version of this Python, and what is special about it."""
+    gil = getattr(sys, "_is_gil_enabled", None)
+    threads = "" if gil is None or gil() else ", free-threaded"
+    return f"{platform.python_version()} ({platform.python_implementation()}{threads})"
+
+
+def versions() -> dict[str, str]:
+    """Names and versions of Jetlet, of Python, and of what is installed that matters to it."""
+    found = {"jetlet": __version__, "python": python_version(), "system": platform.platform()}
+    for name in ("pyspark", "pyarrow", "pandas", "numpy"):
+        installed = package_version(name)
+        if installed is not None:
+            found[name] = installed
+    return found
