@@ -118,6 +118,23 @@ def test_module_imports_only_from_below(path):
     assert upwards - CONVENIENCES == set()
 
 
+HOSTS = [p for folder in ("execution", "jobs", "spark") for p in (ROOT / folder).rglob("*.py")]
+
+
+@pytest.mark.parametrize("path", sorted(HOSTS), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_host_goes_by_what_is_declared(path):
+    """It neither knows the stock processors nor looks for them in what makes them."""
+    tree = ast.parse(path.read_text())
+
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    looked_up = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+    assert not {m for m in modules if m and m.startswith("jetlet.processors")}
+    assert not attributes & {"func", "keywords", "_fn"}
+    assert not looked_up & {"func", "keywords", "_fn"}
+
+
 def level_of(layer):
     return next(level for level, layers in enumerate(LAYERS) if layer in layers)
 

@@ -16,12 +16,13 @@ from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.deadlines import MAX_STALE, push_all
 from jetlet.processors.distinct import DistinctProcessor
 from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
-from jetlet.processors.incremental import MAIN, IncrementalProcessor, TableChange
+from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.interval_join import IntervalJoinProcessor
 from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.session_window import SessionWindowProcessor
 from jetlet.processors.sliding_window import SlidingWindowProcessor
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
+from jetlet.snapshots.incremental import MAIN, TableChange
 from jetlet.testing.outbox import CheckedOutbox
 
 

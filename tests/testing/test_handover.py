@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from jetlet.errors import ProcessorContractError
-from jetlet.processors.incremental import MAIN, IncrementalProcessor
+from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.state_saver import StateSaver
+from jetlet.snapshots.incremental import MAIN
 from jetlet.testing import verify_processor
 
 

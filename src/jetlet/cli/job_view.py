@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from jetlet.core.dag import DAG
+from jetlet.core.vertex import SplitSupplier, StreamSupplier
 from jetlet.metrics.job_metrics import JobMetrics
-from jetlet.processors.read import ReadSupplier
-from jetlet.processors.stream_read import StreamReadSupplier
 
 RATE_WINDOW = 2.0
 """Seconds that a rate is the mean of."""
@@ -160,14 +159,14 @@ class JobWatch:
         self._started = clock() if started is None else started
         self._samples: deque[tuple[float, dict[Hashable, int]]] = deque()
         dag = job.dag
-        self.is_stream = any(isinstance(v.supplier, StreamReadSupplier) for v in dag.vertices)
+        self.is_stream = any(isinstance(v.supplier, StreamSupplier) for v in dag.vertices)
         """True if it reads from a source that has no end."""
         self._order = [vertex.name for vertex in dag]
         self._sinks = {v.name for v in dag.vertices if not dag.outbound(v)}
         # Every item that a pipeline reads leaves over every edge of its source.
         self._sources = {
             v.name: len(dag.outbound(v))
-            if isinstance(v.supplier, ReadSupplier | StreamReadSupplier)
+            if isinstance(v.supplier, SplitSupplier | StreamSupplier)
             else 1
             for v in dag.vertices
             if not dag.inbound(v)

@@ -12,6 +12,7 @@ from jetlet.core.items import DONE, IDLE, BroadcastKey, SnapshotBarrier, Special
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, partition_id, stable_hash
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.core.traverser import Traverser, traverse, traverse_fn, traverse_items
 from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, RunHook, Vertex
 
@@ -23,6 +24,7 @@ __all__ = [
     "IDLE",
     "SYSTEM_CLOCK",
     "USE_DEFAULT",
+    "BatchPart",
     "BroadcastKey",
     "Clock",
     "Edge",
@@ -32,11 +34,14 @@ __all__ = [
     "Processor",
     "ProcessorContext",
     "ProcessorSupplier",
+    "Repeats",
     "Routing",
     "RunHook",
     "SnapshotBarrier",
     "SpecialItem",
+    "State",
     "SystemClock",
+    "Traits",
     "Traverser",
     "Vertex",
     "Watermark",

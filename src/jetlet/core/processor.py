@@ -12,6 +12,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
+from jetlet.core.traits import BatchPart, Traits
 from jetlet.core.traverser import Traverser
 from jetlet.errors import SnapshotError
 
@@ -81,6 +82,8 @@ class Processor:
     item at the next call; see :class:`~jetlet.core.Outbox`.
     """
 
+    traits: Traits = Traits()
+    """What hosts may rely on; see :class:`~jetlet.core.Traits`."""
     is_cooperative: bool = True
     is_waiting: bool = False
     """Set it while you leave the inbox untouched because you wait for something outside."""
@@ -100,6 +103,9 @@ class Processor:
     _unsent: Any = None
 
     # --- Life -------------------------------------------------------------------------------
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        """Called before ``init`` where a stream is processed in micro-batches: this is for one."""
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         """Called once, off the cooperative threads, before any other callback; may block."""

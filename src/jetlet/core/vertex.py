@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import State, Traits
 from jetlet.errors import InvalidArgumentError, InvalidDagError
 
 USE_DEFAULT = -1
@@ -36,6 +38,56 @@ class ProcessorSupplier:
         """The supplier to use where items travel as events: ``(timestamp, item)``."""
         return self
 
+    def traits(self) -> Traits:
+        """What hosts may rely on, asked where the job is submitted: that of a new processor.
+
+        If none can be made there, nothing is known.
+        """
+        try:
+            return traits_of(self.get())
+        except Exception:  # some need what init has made
+            return traits_of(Processor())
+
+
+def traits_of(processor: Processor) -> Traits:
+    """The traits of a processor, with what it leaves undeclared about its state."""
+    traits, kind = processor.traits, type(processor)
+    if traits.state is not None:
+        return traits
+    saves = (
+        kind.save_to_snapshot is not Processor.save_to_snapshot
+        and kind.restore_from_snapshot is not Processor.restore_from_snapshot
+    )
+    return replace(traits, state=State.SAVED if saves else State.UNSAVED)
+
+
+class SplitSupplier(ProcessorSupplier):
+    """Makes readers of a bounded source, whose splits a host may hand out in its own way."""
+
+    source: Any
+    splits: Sequence[Any]
+    """What there is to read, once it is prepared; each reader takes every n-th."""
+
+    def with_splits(self, splits: Sequence[Any]) -> Self:
+        """The same with these splits."""
+        raise NotImplementedError
+
+
+class StreamSupplier(ProcessorSupplier):
+    """Makes readers of a stream, of which a host may hand over one micro-batch after the other."""
+
+    source: Any
+
+    def batch_reader(self, batches: Iterator[Sequence[Any]]) -> Processor:
+        """A reader of these items instead; they are a part of a micro-batch."""
+        raise NotImplementedError
+
+
+class WriterSupplier(ProcessorSupplier):
+    """Makes writers of a sink, which a host may write to in its own way."""
+
+    sink: Any
+
 
 class _FnSupplier(ProcessorSupplier):
     def __init__(self, fn: Callable[[], Processor]) -> None:
@@ -52,6 +104,9 @@ class RunHook:
     ``context.send_to_client``; at the end ``commit`` with all that was reported by
     ``context.report``, or ``abort``.
     """
+
+    sink: Any = None
+    """The sink that it begins and commits, if it is for one that knows of transactions or runs."""
 
     def begin(self, run_id: str) -> None:
         """Refuse what cannot work; make ready."""
@@ -118,6 +173,15 @@ class Vertex:
         self.preferred_parallelism = preferred_parallelism
         self.is_single = is_single
         self.hook = hook
+        self._asked: tuple[ProcessorSupplier, Traits] | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What hosts may rely on; asked of the supplier once."""
+        supplier = self.supplier
+        if self._asked is None or self._asked[0] is not supplier:
+            self._asked = supplier, supplier.traits()
+        return self._asked[1]
 
     def parallelism(self, default: int) -> int:
         """Processors per member, where the engine's default is ``default``."""

@@ -190,3 +190,11 @@ class ClientSink(ABC, Generic[T]):
 
     def finish(self, error: BaseException | None) -> None:
         """The run has ended; ``error`` is ``None`` if it went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransactions:
+    """What a processor that has completed leaves to be committed at the end of the job."""
+
+    vertex: str
+    prepared: Sequence[Any]

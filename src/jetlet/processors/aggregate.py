@@ -18,6 +18,7 @@ from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
+from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
@@ -56,6 +57,9 @@ class PartOfKey:
 
 class KeyedProcessor(BatchProcessor):
     """Accumulators by key; at the end each is emitted, a batch per call."""
+
+    # In the order of a table, part of which may have been on disk meanwhile.
+    traits = Traits(state=State.SAVED, repeats=Repeats.ITEMS, needs_index=False)
 
     def __init__(
         self,
@@ -218,6 +222,8 @@ class CombineByKeyProcessor(KeyedProcessor):
 
 class AccumulateProcessor(BatchProcessor):
     """Collects all items; emits one result, or with ``is_final=False`` one accumulator."""
+
+    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
 
     def __init__(self, operation: Operation, *, is_final: bool, step: str = "aggregate") -> None:
         super().__init__()

@@ -26,6 +26,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutine_pool import (
@@ -81,6 +82,15 @@ class AsyncMapSupplier(ProcessorSupplier):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_leases": []}
 
+    def traits(self) -> Traits:
+        return Traits(
+            state=State.SAVED,
+            spans_batches=False,
+            repeats=Repeats.IN_ORDER if self.options.ordered else Repeats.ITEMS,
+            emits_at_end=False,
+            needs_index=False,
+        )
+
     def init(self, context: ProcessorContext) -> None:
         self._leases.append(MEMBER_LOOP.lease())
 
@@ -96,13 +106,12 @@ class AsyncMapSupplier(ProcessorSupplier):
 class AsyncMapProcessor(BatchProcessor):
     """Hands its items to a :class:`CoroutinePool` and emits the results."""
 
-    drains = False
-    """Set it if a snapshot is to wait until all results are out, so that it has nothing to save."""
-
     def __init__(self, options: AsyncOptions, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options.data_ordinals)
         self._options = options
         self._loop = loop
+        self._drains = False
+        """A snapshot waits until all results are out, so that there is nothing to save."""
         self._limit = options.max_concurrency + min(options.max_concurrency, MAX_AHEAD)
         self._queue: deque[Call] = deque()
         """Ordered mode: the calls whose results have not left, oldest first."""
@@ -115,6 +124,9 @@ class AsyncMapProcessor(BatchProcessor):
         self._saver = StateSaver()
         self._is_saving = False
         self._restored: list[tuple[tuple[int, int], Any]] = []
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        self._drains = True
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -206,7 +218,7 @@ class AsyncMapProcessor(BatchProcessor):
         # What is done leaves before the barrier. Nothing does while the rest is being saved.
         if not self._is_saving and not self._emit():
             return False
-        if self.drains and self._in_flight:
+        if self._drains and self._in_flight:
             return False
         self._is_saving = not self._saver.save(self.outbox, self._entries)
         return not self._is_saving

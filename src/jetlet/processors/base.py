@@ -15,8 +15,14 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals
 from jetlet.core.processor import Processor
+from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.errors import DeadLetter
+
+STATELESS: Final = Traits(
+    state=State.NONE, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
+)
+"""Traits of what makes the same of an item whatever came before."""
 
 FAIL = "fail"
 SKIP = "skip"

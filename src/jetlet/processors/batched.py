@@ -12,13 +12,15 @@ a watermark, a snapshot and the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals
+from jetlet.core.traits import Repeats
 from jetlet.errors import InvalidArgumentError
-from jetlet.processors.base import TURN_NS, BatchProcessor, ErrorPolicy
+from jetlet.processors.base import STATELESS, TURN_NS, BatchProcessor, ErrorPolicy
 
 __all__ = ["BatchedProcessor"]
 
@@ -33,6 +35,9 @@ class BatchedProcessor(BatchProcessor):
     If it fails, the policy applies to each item of the list; to fail the job names the first. With
     ``blocking`` the function may block, and the processor gets a thread of its own.
     """
+
+    # Which items come together depends on timing, and what the function makes of them may, too.
+    traits = replace(STATELESS, repeats=Repeats.NO)
 
     def __init__(
         self,

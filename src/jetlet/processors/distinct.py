@@ -10,9 +10,10 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.incremental import MAIN, IncrementalProcessor, KeyTable, Tables
+from jetlet.processors.incremental import IncrementalProcessor, KeyTable
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
+from jetlet.snapshots.incremental import MAIN, Tables
 
 __all__ = ["DistinctProcessor"]
 

@@ -7,6 +7,7 @@ come when it has passed are late: counted, and sent over an edge of their own if
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey
@@ -17,6 +18,8 @@ from jetlet.processors.state_saver import SavedTime, StateSaver
 
 class EventStateProcessor(IncrementalProcessor):
     """A processor with state in event time. ``late_ordinal`` is the edge of late events."""
+
+    traits = replace(IncrementalProcessor.traits, emits_at_end=True)
 
     def __init__(self, data_ordinals: Ordinals, late_ordinal: int | None) -> None:
         super().__init__(data_ordinals)

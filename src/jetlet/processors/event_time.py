@@ -103,6 +103,43 @@ class WatermarkSource:
             self._coalescer.observe_watermark(partition, watermark)
 
 
+class BatchWatermark:
+    """Makes the watermark of one processor in one micro-batch: it moves once, at the end.
+
+    Within a batch nothing has an order, so events can be late only with respect to the batches
+    before; ``before`` is the watermark at the end of these.
+    """
+
+    __slots__ = ("_before", "_has_begun", "_highest", "_policy")
+
+    def __init__(self, policy: EventTimePolicy, before: int | None) -> None:
+        self._policy = policy
+        self._before = before
+        self._highest: int | None = None
+        self._has_begun = False
+
+    def begin(self) -> Sequence[Watermark]:
+        """What precedes the events at hand."""
+        if self._has_begun or self._before is None:
+            return ()
+        self._has_begun = True
+        return (Watermark(self._before),)
+
+    def observe(self, highest: int) -> None:
+        """Events have come, of which this is the latest time."""
+        self._highest = highest if self._highest is None else max(self._highest, highest)
+
+    def end(self, report: Callable[[Any], None]) -> Sequence[Watermark]:
+        """What follows the last events of the batch; reports how far event time has come."""
+        if self._highest is None:
+            return (IDLE,)
+        step, before = self._policy.step, self._before
+        time = (self._highest - self._policy.allowed_lag) // step * step
+        watermark = Watermark(time if before is None else max(before, time))
+        report(watermark)
+        return () if watermark.timestamp == before else (watermark,)
+
+
 def timestamp_loop(fn: Callable[[Any], int]) -> Callable[[Iterable[Any]], list[int]]:
     """Compile the function that gives the timestamps of many items."""
     code = GeneratedCode()

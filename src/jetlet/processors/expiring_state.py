@@ -25,10 +25,10 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.deadlines import MAX_STALE, push_all
 from jetlet.processors.event_state import EventStateProcessor
-from jetlet.processors.incremental import MAIN, TableChange, Tables
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
+from jetlet.snapshots.incremental import MAIN, TableChange, Tables
 
 __all__ = ["ExpiringStateProcessor", "expiring_rolling", "expiring_stateful"]
 

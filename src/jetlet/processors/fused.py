@@ -29,7 +29,7 @@ from typing import Any
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.functions import whole_item
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 
 MAX_LOOPS = 16
 """Most flat_maps in a run: each is a loop in the one before it, and Python allows 20 of them."""
@@ -216,6 +216,8 @@ class _Writer:
 class FusedProcessor(BatchProcessor):
     """Runs the compiled function over each batch."""
 
+    traits = STATELESS
+
     def __init__(self, function: FusedFunction, data_ordinals: Ordinals = None) -> None:
         super().__init__(data_ordinals)
         self._function = function
@@ -238,6 +240,8 @@ class FusedProcessor(BatchProcessor):
 
 class IdentityProcessor(BatchProcessor):
     """Passes batches on as they are; behind ``merge``."""
+
+    traits = STATELESS
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         self.send(batch)

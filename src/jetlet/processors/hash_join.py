@@ -10,6 +10,7 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals
+from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
@@ -78,8 +79,6 @@ class HashJoinProcessor(BatchProcessor):
     """
 
     keeps_state_at_end = True
-    rejects_built = True
-    """Clear it where what fails on a build side has been rejected before."""
 
     def __init__(
         self,
@@ -109,8 +108,20 @@ class HashJoinProcessor(BatchProcessor):
         self._policy = policy or ErrorPolicy("hash-join")
         # The items of the build sides never carry timestamps.
         self._build_policy = replace(self._policy, takes_events=False)
+        self._rejects_built = True
+        """False where what fails on a build side has been rejected before."""
+        self.traits = Traits(
+            state=State.SAVED,
+            spans_batches=False,  # the build sides come again with each batch
+            repeats=Repeats.IN_ORDER,
+            emits_at_end=False,
+            needs_index=not self._policy.fails,
+        )
         self._results: Iterator[Any] | None = None
         """Of the batch in the inbox, if they are made one by one."""
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        self._rejects_built = part.is_first
 
     # --- Building ---------------------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class HashJoinProcessor(BatchProcessor):
                 value = item if value_fn is None else value_fn(item)
                 hash(key)
             except Exception as error:
-                if self.rejects_built and self.context.global_index == 0:
+                if self._rejects_built and self.context.global_index == 0:
                     self.reject(self._build_policy, item, lookup_error(error, item, [key_fn]))
                 continue
             keys.append(key)

@@ -64,9 +64,9 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.deadlines import MAX_STALE, push_all
 from jetlet.processors.event_state import EventStateProcessor
-from jetlet.processors.incremental import TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
+from jetlet.snapshots.incremental import TableChange, Tables
 
 __all__ = ["IntervalJoinProcessor"]
 

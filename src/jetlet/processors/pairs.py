@@ -11,7 +11,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import WindowResult
-from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.item_failure import item_at
 
 __all__ = ["PairsProcessor"]
@@ -26,6 +26,8 @@ class PairsProcessor(BatchProcessor):
 
     The pairs of one window may be any number: they are made as the outbox takes them.
     """
+
+    traits = STATELESS
 
     def __init__(
         self,

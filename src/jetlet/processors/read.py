@@ -11,13 +11,14 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
-from jetlet.core.vertex import ProcessorSupplier
+from jetlet.core.traits import Repeats, State, Traits
+from jetlet.core.vertex import SplitSupplier
 from jetlet.pipeline.source import BatchSource
 from jetlet.processors.base import TURN_NS
 from jetlet.processors.state_saver import StateSaver
 
 
-class ReadSupplier(ProcessorSupplier):
+class ReadSupplier(SplitSupplier):
     """Plans the splits where the job is submitted, and takes them along to the readers."""
 
     def __init__(self, source: BatchSource[Any], data_ordinals: Ordinals = None) -> None:
@@ -27,6 +28,16 @@ class ReadSupplier(ProcessorSupplier):
 
     def prepare(self, total_parallelism: int) -> None:
         self.splits = self.source.splits(total_parallelism)
+
+    def with_splits(self, splits: Sequence[Any]) -> ReadSupplier:
+        twin = ReadSupplier(self.source, self._data_ordinals)
+        twin.splits = splits
+        return twin
+
+    def traits(self) -> Traits:
+        return Traits(
+            state=State.SAVED, spans_batches=False, repeats=Repeats.IN_ORDER, emits_at_end=False
+        )
 
     def get(self) -> Processor:
         return ReadProcessor(self.source, self.splits, self._data_ordinals)

@@ -14,10 +14,11 @@ from typing import Any, Final
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.service_factory import ServiceFactory
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_at
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
@@ -76,6 +77,9 @@ class ServiceSupplier(ProcessorSupplier):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._shared = _Lease(self.factory)
+
+    def traits(self) -> Traits:
+        return STATELESS
 
     def init(self, context: ProcessorContext) -> None:
         if self.factory.is_shared:

@@ -7,6 +7,7 @@ overlap or touch are one session.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -15,6 +16,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
+from jetlet.core.traits import Repeats
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.functions import whole_item
@@ -22,9 +24,9 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
 from jetlet.processors.deadlines import MAX_STALE, push_all
 from jetlet.processors.event_state import EventStateProcessor
-from jetlet.processors.incremental import MAIN, TableChange, Tables
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
+from jetlet.snapshots.incremental import MAIN, TableChange, Tables
 
 KeyFn = Callable[[Any], Any]
 
@@ -58,6 +60,8 @@ class SessionWindowProcessor(EventStateProcessor):
         assert operation.combine is not None
         self._step = step
         self._window = window
+        if window.early_period is not None:
+            self.traits = replace(self.traits, repeats=Repeats.NO)
         self._operation = operation
         self._combine = operation.combine
         self._key_fns: Sequence[KeyFn | None] = (

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import NoneType
 from typing import Any, Final
@@ -27,16 +27,17 @@ from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
 from jetlet.core.processor import ProcessorContext
+from jetlet.core.traits import Repeats
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
 from jetlet.processors.base import Output
 from jetlet.processors.event_state import EventStateProcessor
-from jetlet.processors.incremental import TableChange, Tables
 from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.state_saver import is_plain
 from jetlet.processors.window_loops import FrameLoop, ResultLoop, frame_loop, result_loop
+from jetlet.snapshots.incremental import TableChange, Tables
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
@@ -107,6 +108,12 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._emits_frames = emits_frames
         self._target_parallelism = target_parallelism
         self._add_keyed = self._frame_loops()
+        self.traits = replace(
+            self.traits,
+            # The second stage adds up what the first has emitted when a batch ended.
+            spans_batches=not emits_frames,
+            repeats=Repeats.IN_ORDER if window.early_period is None else Repeats.NO,
+        )
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
         self._slides = window.size > window.slide
         self._deducts = self._slides and operation.deduct is not None and not emits_frames

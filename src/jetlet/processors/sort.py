@@ -8,6 +8,7 @@ from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
+from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
@@ -67,6 +68,8 @@ class SortProcessor(BatchProcessor):
 
     Files are made in ``spill_dir``, by default in the system's place for temporary files.
     """
+
+    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
 
     def __init__(
         self,

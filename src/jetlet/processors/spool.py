@@ -8,6 +8,7 @@ from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
+from jetlet.core.traits import Repeats, State, Traits
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.spill import DEFAULT_MEMORY_LIMIT, SpilledChunk, SpillFile, average_size
@@ -24,6 +25,8 @@ class SpoolProcessor(BatchProcessor):
 
     What exceeds ``memory_limit`` bytes, going by samples, is kept in a temporary file.
     """
+
+    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
 
     def __init__(self, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> None:
         super().__init__()

@@ -11,10 +11,11 @@ from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.incremental import MAIN, IncrementalProcessor, Tables
+from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
+from jetlet.snapshots.incremental import MAIN, Tables
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "StatefulProcessor"]
 

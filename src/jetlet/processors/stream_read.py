@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +10,15 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
-from jetlet.core.vertex import ProcessorSupplier
+from jetlet.core.traits import BatchPart, State, Traits
+from jetlet.core.vertex import StreamSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.event_time import (
+    BatchWatermark,
     EventTimePolicy,
     WatermarkSource,
     check_times,
@@ -36,7 +38,7 @@ class Timestamps:
     policy: EventTimePolicy = field(default_factory=EventTimePolicy)
 
 
-class StreamReadSupplier(ProcessorSupplier):
+class StreamReadSupplier(StreamSupplier):
     """Finds the partitions where the job is submitted, and takes them along to the readers."""
 
     def __init__(self, source: StreamSource[Any], timestamps: Timestamps) -> None:
@@ -47,8 +49,14 @@ class StreamReadSupplier(ProcessorSupplier):
     def prepare(self, total_parallelism: int) -> None:
         self.partitions = self.source.partitions()
 
+    def traits(self) -> Traits:
+        return Traits(state=State.SAVED, emits_at_end=False, is_stream=True)
+
     def get(self) -> Processor:
         return StreamReadProcessor(self.source, self.partitions, self.timestamps)
+
+    def batch_reader(self, batches: Iterator[Sequence[Any]]) -> Processor:
+        return BatchReadProcessor(batches, self.timestamps)
 
 
 class StreamReadProcessor(BatchProcessor):
@@ -187,3 +195,60 @@ class StreamReadProcessor(BatchProcessor):
             if self._watermarks is not None and watermark is not None:
                 self._watermarks.restore(index, watermark)
         return True
+
+
+class BatchReadProcessor(BatchProcessor):
+    """Emits a part of a micro-batch: items, or events and watermarks."""
+
+    traits = Traits(state=State.NONE, emits_at_end=False)
+    makes_watermarks = True
+
+    def __init__(self, batches: Iterator[Sequence[Any]], timestamps: Timestamps) -> None:
+        super().__init__()
+        self._batches = batches
+        self._timestamps = timestamps
+        if timestamps.fn is not None:
+            self._times = timestamp_loop(timestamps.fn)
+        self._watermark: BatchWatermark | None = None
+        self._is_read = self._has_told = False
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        self._part = part
+        if self._timestamps.kind != "none":
+            self._watermark = BatchWatermark(self._timestamps.policy, part.watermark)
+
+    def complete(self) -> bool:
+        if self.flush() and not self._has_told:
+            if self._is_read:
+                self._has_told = True
+                self._part.has_read()
+            else:
+                self._read()
+                self.flush()
+        return False  # the end of a batch is not that of the stream
+
+    def _read(self) -> None:
+        batch = next(self._batches, None)
+        watermark = self._watermark
+        if batch is None:
+            self._is_read = True
+            if watermark is not None:
+                self.send_watermarks(watermark.end(self.context.report))
+        elif watermark is None:
+            self.send(batch)
+        else:
+            times = self._times_of(batch)
+            self.send_watermarks(watermark.begin())
+            self.send(list(zip(times, batch, strict=True)))
+            watermark.observe(max(times))
+
+    def _times_of(self, batch: Sequence[Any]) -> Sequence[int]:
+        if self._timestamps.kind == "ingestion":
+            return [self._part.now_ms] * len(batch)
+        it = iter(batch)
+        try:
+            times = self._times(it)
+        except Exception as error:
+            raise item_failure(batch, it, self.context.vertex_name) from error
+        check_times(times, batch, self.context.vertex_name)
+        return times

@@ -13,8 +13,10 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
-from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.core.traits import BatchPart, Repeats, State, Traits
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 from jetlet.processors.event_time import (
+    BatchWatermark,
     EventTimePolicy,
     WatermarkSource,
     bad_timestamp,
@@ -34,6 +36,13 @@ class TimestampProcessor(BatchProcessor):
     Without a ``time_policy`` it makes no watermarks.
     """
 
+    traits = Traits(
+        state=State.SAVED,
+        spans_batches=False,
+        repeats=Repeats.IN_ORDER,
+        emits_at_end=False,
+        needs_index=False,
+    )
     makes_watermarks = True
 
     def __init__(
@@ -50,16 +59,24 @@ class TimestampProcessor(BatchProcessor):
         self._time_policy = time_policy
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
+        self._of_batch: BatchWatermark | None = None
+        self._is_batch_over = False
         self._saved_time = SavedTime()
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        if self._time_policy is not None:
+            self._of_batch = BatchWatermark(self._time_policy, part.watermark)
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        if self._time_policy is not None:
+        if self._time_policy is not None and self._of_batch is None:
             now = context.clock.time_ms()
             self._watermarks = WatermarkSource(self._time_policy, (_ONLY,), now)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         times: list[int] = []
+        if self._of_batch is not None:
+            self.send_watermarks(self._of_batch.begin())
         if self._policy.fails:
             it = iter(batch)
             try:
@@ -75,7 +92,9 @@ class TimestampProcessor(BatchProcessor):
 
     def _observe(self, highest: int) -> None:
         """Events have been sent, of which this is the latest time."""
-        if self._watermarks is not None:
+        if self._of_batch is not None:
+            self._of_batch.observe(highest)
+        elif self._watermarks is not None:
             now = self.context.clock.time_ms()
             self.send_watermarks(self._watermarks.observe(_ONLY, highest, now))
 
@@ -108,6 +127,9 @@ class TimestampProcessor(BatchProcessor):
         return self.flush()
 
     def save_to_snapshot(self) -> bool:
+        if self._of_batch is not None and not self._is_batch_over:
+            self._is_batch_over = True
+            self.send_watermarks(self._of_batch.end(self.context.report))
         if not self.flush():
             return False
         if self._watermarks is None:
@@ -127,6 +149,8 @@ class TimestampProcessor(BatchProcessor):
 
 class StripProcessor(BatchProcessor):
     """Events in, items out. Watermarks pass: whoever does not need them ignores them."""
+
+    traits = STATELESS
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         self.send([event[1] for event in batch])

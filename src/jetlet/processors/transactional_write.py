@@ -14,8 +14,6 @@ will.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
@@ -23,19 +21,17 @@ from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import SnapshotError
-from jetlet.pipeline.sink import TransactionalSink, TransactionId, TransactionWriter, WriterPlace
+from jetlet.pipeline.sink import (
+    LastTransactions,
+    TransactionalSink,
+    TransactionId,
+    TransactionWriter,
+    WriterPlace,
+)
 
 ROLL_NS: Final = 10_000_000_000
 """How long a transaction is open if no snapshot ends it: as long as from one to the next, where the
 job's configuration does not say otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastTransactions:
-    """What a processor that has completed leaves to be committed at the end of the job."""
-
-    vertex: str
-    prepared: Sequence[Any]
 
 
 class TransactionalWriteProcessor(Processor):

@@ -12,9 +12,17 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
-from jetlet.core.vertex import ProcessorSupplier, RunHook
-from jetlet.pipeline.sink import ClientSink, Sink, SinkWriter, TransactionalSink
-from jetlet.processors.transactional_write import LastTransactions, TransactionalWriteProcessor
+from jetlet.core.traits import State, Traits
+from jetlet.core.vertex import RunHook, WriterSupplier
+from jetlet.pipeline.sink import (
+    ClientSink,
+    LastTransactions,
+    Sink,
+    SinkWriter,
+    TransactionalSink,
+)
+from jetlet.processors.base import STATELESS
+from jetlet.processors.transactional_write import TransactionalWriteProcessor
 from jetlet.snapshots.context import EXACTLY_ONCE, NONE
 
 
@@ -60,13 +68,16 @@ class WriteProcessor(Processor):
             self._writer = None
 
 
-class SinkSupplier(ProcessorSupplier):
+class SinkSupplier(WriterSupplier):
     """Makes the processors of a sink, as the job's guarantee asks for."""
 
     def __init__(self, sink: Sink[Any], *, is_stream: bool) -> None:
         self.sink = sink
         self._is_stream = is_stream
         self._is_transactional = self._rolls = False
+
+    def traits(self) -> Traits:
+        return Traits(state=State.SAVED, spans_batches=False, emits_at_end=False, needs_index=False)
 
     def init(self, context: ProcessorContext) -> None:
         guarantee = context.processing_guarantee
@@ -86,6 +97,8 @@ class SinkSupplier(ProcessorSupplier):
 
 class ClientSinkProcessor(Processor):
     """Sends batches to the submitting process."""
+
+    traits = STATELESS
 
     def process(self, ordinal: int, inbox: Inbox) -> None:
         self.is_waiting = not self.context.send_to_client(inbox.items())

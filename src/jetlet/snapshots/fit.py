@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.processor import Processor
+from jetlet.core.traits import State
 from jetlet.core.vertex import Vertex
 from jetlet.errors import SnapshotError
 from jetlet.snapshots.format import VertexState
@@ -33,7 +34,7 @@ def check_fit(stored: StoredSnapshot, dag: DAG, *, allow_changes: bool) -> None:
         processor = _sample(vertex)
         saved = record.vertices.get(vertex.name)
         if saved is None:
-            if _has_state(processor):
+            if vertex.traits.state is State.SAVED:
                 new.append(vertex.name)
         elif processor is not None:
             _check_version(vertex.name, saved, processor, where)
@@ -61,12 +62,6 @@ def _sample(vertex: Vertex) -> Processor | None:
         return vertex.supplier.get()
     except Exception:  # some need to be initialised first
         return None
-
-
-def _has_state(processor: Processor | None) -> bool:
-    if processor is None:
-        return True  # it may
-    return type(processor).save_to_snapshot is not Processor.save_to_snapshot
 
 
 def _check_version(vertex: str, saved: VertexState, processor: Processor, where: str) -> None:

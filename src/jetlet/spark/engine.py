@@ -14,12 +14,11 @@ from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.pickling import check_picklable
-from jetlet.core.vertex import Vertex
+from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
-from jetlet.processors.read import ReadSupplier
 from jetlet.snapshots.context import NONE
 from jetlet.spark.batch.job_progress import task_accumulator
 from jetlet.spark.frame_sink import frame_sink
@@ -283,6 +282,6 @@ def _with(found: str | None, key: str, value: str) -> str:
 
 def _readers(vertex: Vertex) -> int:
     """Tasks that have something to read at the vertex."""
-    if isinstance(vertex.supplier, ReadSupplier):
+    if isinstance(vertex.supplier, SplitSupplier):
         return -(-len(vertex.supplier.splits) // vertex.parallelism(1))
     return 1

@@ -21,7 +21,6 @@ from jetlet.errors import (
 )
 from jetlet.execution.outbox import shorten
 from jetlet.pipeline.sink import Sink, SinkWriter
-from jetlet.processors.write import SinkHook
 from jetlet.spark.batch.exchange import TaskOutput
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _takes_two(writer: Callable[..., object]) -> bool:
 
 def frame_sink(vertex: Vertex) -> FrameSink | None:
     """The sink of the vertex, if it makes a DataFrame."""
-    sink = vertex.hook.sink if isinstance(vertex.hook, SinkHook) else None
+    sink = None if vertex.hook is None else vertex.hook.sink
     return sink if isinstance(sink, FrameSink) else None
 
 

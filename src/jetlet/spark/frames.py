@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet.core.arguments import check_name
 from jetlet.core.processor import Processor
-from jetlet.core.vertex import Vertex
+from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
-from jetlet.processors.read import ReadSupplier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +93,7 @@ def checked_columns(source: str, frame: DataFrame, columns: Sequence[str] | None
 
 def frame_source(vertex: Vertex) -> FrameSource | None:
     """The DataFrame that the vertex reads, if it does."""
-    source = vertex.supplier.source if isinstance(vertex.supplier, ReadSupplier) else None
+    source = vertex.supplier.source if isinstance(vertex.supplier, SplitSupplier) else None
     return source if isinstance(source, FrameSource) else None
 
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
-from jetlet.core.vertex import Vertex
 from jetlet.errors import UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
-from jetlet.processors.stream_read import StreamReadSupplier
 from jetlet.spark.frame_sink import frame_sink
 from jetlet.spark.frames import frame_source
 from jetlet.spark.stream_frames import spark_stream
@@ -50,8 +48,8 @@ def mode_of(dag: DAG, config: JobConfig) -> SparkMode:
 
 
 def _choose(dag: DAG, config: JobConfig) -> SparkMode:
-    stream = _first(dag, StreamReadSupplier)
-    if _first(dag, TaskletSupplier) is not None:
+    stream = next((vertex for vertex in dag if vertex.traits.is_stream), None)
+    if any(isinstance(vertex.supplier, TaskletSupplier) for vertex in dag):
         if config.streaming == MICRO_BATCH:
             raise UnsupportedFeatureError(
                 f"{dag.name!r} has tasks, which run on members: write streaming={MEMBERS!r}"
@@ -75,10 +73,6 @@ def _choose(dag: DAG, config: JobConfig) -> SparkMode:
     if config.streaming == MEMBERS:
         return SparkMode(MEMBERS, f"streaming={MEMBERS!r} says so")
     return SparkMode(BATCH, "all that it reads comes to an end")
-
-
-def _first(dag: DAG, kind: type) -> Vertex | None:
-    return next((vertex for vertex in dag if isinstance(vertex.supplier, kind)), None)
 
 
 def _check_members(dag: DAG, mode: SparkMode) -> None:

@@ -1,8 +1,7 @@
 """Streams that Spark reads, as sources: whatever ``spark.readStream`` gives, a batch at a time.
 
 A :class:`SparkStreamSource` is what a user writes. In a job it becomes a :class:`BatchFrameSource`
-(see :mod:`jetlet.spark.micro_batch.plan`), whose rows are those of one micro-batch, read in a task
-by a :class:`StreamFrameReader`.
+(see :mod:`jetlet.spark.micro_batch.plan`), whose rows are those of one micro-batch.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from jetlet.core.arguments import check_name
 from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
-from jetlet.core.vertex import Vertex
+from jetlet.core.traits import Repeats, State, Traits
+from jetlet.core.vertex import SplitSupplier, StreamSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.pipeline.stream_source import StreamReader, StreamSource
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
 from jetlet.spark.frames import FORMS, FrameSource, checked_columns
 
 if TYPE_CHECKING:
@@ -110,17 +109,16 @@ class SparkStreamSource(StreamSource[Any]):
 def spark_stream(vertex: Vertex) -> SparkStreamSource | None:
     """The stream of Spark's that the vertex reads, if it does."""
     supplier = vertex.supplier
-    source = supplier.source if isinstance(supplier, StreamReadSupplier) else None
+    source = supplier.source if isinstance(supplier, StreamSupplier) else None
     return source if isinstance(source, SparkStreamSource) else None
 
 
 class BatchFrameSource(FrameSource):
-    """The rows of one micro-batch; in a task, with what gives them timestamps."""
+    """The rows of one micro-batch."""
 
-    def __init__(self, stream: SparkStreamSource, timestamps: Timestamps) -> None:
+    def __init__(self, stream: SparkStreamSource) -> None:
         self.name = stream.name
         self.items = stream.items
-        self.timestamps = timestamps
 
     def frame(self, spark: SparkSession) -> DataFrame:
         raise NotImplementedError("Spark hands over each batch")
@@ -133,3 +131,17 @@ class BatchFrameSource(FrameSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__
+
+
+class BatchFrameSupplier(SplitSupplier):
+    """Takes the place of the stream's supplier: that makes the reader, in a task."""
+
+    def __init__(self, source: SparkStreamSource, stream: StreamSupplier) -> None:
+        self.source = BatchFrameSource(source)
+        self.splits = ()
+        self.stream = stream
+
+    def traits(self) -> Traits:
+        return Traits(
+            state=State.NONE, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
+        )

@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from jetlet.errors import ProcessorContractError
-from jetlet.processors.incremental import IncrementalProcessor, TableChange
+from jetlet.snapshots.incremental import Incremental, TableChange
 
 __all__ = ["Handover"]
 
@@ -29,7 +29,7 @@ class Handover:
         self._limit = memories
         self._choose = random.Random(314).randrange
 
-    def begin(self, processor: IncrementalProcessor) -> None:
+    def begin(self, processor: Incremental) -> None:
         """Bring a new processor up to date, before its ``init``."""
         seen = 0
         if self._limit:
@@ -45,7 +45,7 @@ class Handover:
                 processor.apply_time(time)
         processor.track_changes()
 
-    def end(self, processor: IncrementalProcessor) -> None:
+    def end(self, processor: Incremental) -> None:
         """The processor has saved, and is given up."""
         changes = [tuple(change) for change in processor.take_changes(2)]
         try:

@@ -22,8 +22,8 @@ from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
-from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.snapshots.context import EXACTLY_ONCE
+from jetlet.snapshots.incremental import Incremental
 from jetlet.testing.handover import Handover
 from jetlet.testing.outbox import CheckedOutbox, shorten
 
@@ -159,9 +159,9 @@ class Verification:
             )
         self._processor = self._previous = processor
         self._name = type(processor).__name__
-        self.is_incremental = isinstance(processor, IncrementalProcessor)
+        self.is_incremental = isinstance(processor, Incremental)
         if self._handover is not None:
-            assert isinstance(processor, IncrementalProcessor)
+            assert isinstance(processor, Incremental)
             self._handover.begin(processor)
         processor.init(self._outbox, self._context)
         if not (hasattr(processor, "outbox") and hasattr(processor, "context")):
@@ -259,7 +259,7 @@ class Verification:
                 raise ProcessorContractError(
                     f"saved {shorten(entries)} although it was told to track its changes"
                 )
-            assert isinstance(self._processor, IncrementalProcessor)
+            assert isinstance(self._processor, Incremental)
             self._handover.end(self._processor)
         self._until_true("snapshot_commit_finish", True)
         self._snapshots_taken += 1

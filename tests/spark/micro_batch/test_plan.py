@@ -7,7 +7,8 @@ import pytest
 from jetlet import Pipeline, agg, sinks, sources, windows
 from jetlet.core.processor import Processor
 from jetlet.errors import UnsupportedFeatureError
-from jetlet.spark.micro_batch.plan import BatchPlan, is_stateless
+from jetlet.spark.batch.fragment_spec import spans_batches
+from jetlet.spark.micro_batch.plan import BatchPlan
 
 
 def stream(p, **options):
@@ -67,7 +68,7 @@ def test_the_plan_leaves_the_dag_as_it_is():
     timed(p).write_to(sinks.noop())
     dag = p.plan(default_parallelism=1)
     found = BatchPlan(dag)
-    assert is_stateless(found.dag["spark-stream"])
+    assert not spans_batches(found.dag["spark-stream"])
     assert type(dag["spark-stream"].supplier).__name__ == "StreamReadSupplier"
     assert [edge.source for edge in found.dag.edges] != [edge.source for edge in dag.edges]
 

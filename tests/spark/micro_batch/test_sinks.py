@@ -10,7 +10,6 @@ from jetlet import Pipeline, sinks, sources
 from jetlet.core.inbox import Inbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.sink import Sink, SinkWriter
-from jetlet.processors.write import SinkSupplier
 from jetlet.spark.micro_batch.sinks import BatchAttempt, BatchSinks, Prepared, batch_writer
 
 
@@ -58,7 +57,7 @@ def dag_with(sink):
 def run_task(sink, batch, items, *, epoch=1, number=0, ends=True):
     """What a task prepares."""
     told = []
-    writer = batch_writer(SinkSupplier(sink, is_stream=True), BatchAttempt(batch, epoch, number))
+    writer = batch_writer(sink, BatchAttempt(batch, epoch, number))
     writer.init(None, ProcessorContext(run_id="run", vertex_name="sink", report=told.append))
     if items:
         writer.process(0, Inbox(items))

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from jetlet.core.items import IDLE, Watermark
 from jetlet.core.processor import ProcessorContext
-from jetlet.processors.event_time import EventTimePolicy
-from jetlet.processors.stream_read import Timestamps
-from jetlet.spark.micro_batch.time import BatchClock, BatchEnd, BatchWatermark, StreamFrameReader
+from jetlet.core.traits import BatchPart
+from jetlet.processors.event_time import BatchWatermark, EventTimePolicy
+from jetlet.processors.stream_read import BatchReadProcessor, Timestamps
+from jetlet.spark.micro_batch.time import BatchClock, BatchEnd
 from jetlet.testing.outbox import CheckedOutbox
 
 POLICY = EventTimePolicy(allowed_lag=10, step=5)
 
 
 def test_a_watermark_follows_the_latest_event_and_never_goes_back():
+    told = []
     watermark = BatchWatermark(POLICY, None)
-    assert watermark.first() == ()
+    assert watermark.begin() == ()
     watermark.observe(113)
     watermark.observe(40)
-    assert watermark.last() == (Watermark(100),)
+    assert watermark.end(told.append) == (Watermark(100),)
     behind = BatchWatermark(POLICY, 100)
-    assert behind.first() == (Watermark(100),)
+    assert behind.begin() == (Watermark(100),)
+    assert behind.begin() == ()
     behind.observe(90)
-    assert behind.last() == ()
-    assert behind.now == 100
+    assert behind.end(told.append) == ()
+    assert told == [Watermark(100), Watermark(100)]
 
 
 def test_who_has_seen_no_event_is_not_waited_for():
-    assert BatchWatermark(POLICY, 100).last() == (IDLE,)
+    told = []
+    assert BatchWatermark(POLICY, 100).end(told.append) == (IDLE,)
+    assert not told
 
 
 def test_the_clock_stands_still_until_all_is_read():
@@ -54,16 +58,9 @@ def read(rows, before=None, kind="function", *, is_tight=False):
     """What a reader emits and tells, and whether it has come to its end."""
     ended, told = [], []
     outbox = CheckedOutbox(1, is_tight=is_tight)
-    batches = [pa.RecordBatch.from_pylist(some) for some in rows]
     fn = (lambda row: row["t"]) if kind == "function" else None
-    reader = StreamFrameReader(
-        iter(batches),
-        "dict",
-        Timestamps(kind, fn, POLICY),
-        777,
-        before,
-        BatchEnd(lambda: ended.append(True)),
-    )
+    reader = BatchReadProcessor(iter(rows), Timestamps(kind, fn, POLICY))
+    reader.join_micro_batch(BatchPart(before is None, 777, before, lambda: ended.append(True)))
     reader.init(outbox, ProcessorContext(report=told.append))
     for _ in range(50):
         outbox.begin_call()

@@ -5,18 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, Routing, from_, one_key
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.processor import Processor
-from jetlet.core.vertex import Vertex
-from jetlet.processors.aggregate import KeyedProcessor
-from jetlet.processors.async_map import AsyncMapSupplier
-from jetlet.processors.hash_join import HashJoinProcessor
-from jetlet.processors.read import ReadSupplier
+from jetlet.core.traits import Repeats, State
+from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.spark.batch.exchange import OutputPort
 from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order, cut, is_broadcast
 from jetlet.spark.frames import frame_source
@@ -54,6 +50,8 @@ class FragmentSpec:
     """Channel and columns of each vertex whose items become a DataFrame."""
     is_frame: bool = False
     """Nothing leaves the fragment but the items of its one sink, as rows of a DataFrame."""
+    stateless: frozenset[str] = frozenset()
+    """Vertices that have nothing to carry from one micro-batch to the next."""
     frame_source: tuple[str, str] | None = None
     """The vertex whose items are the rows of a DataFrame, if there is one, and their form."""
 
@@ -131,6 +129,7 @@ def make_spec(
         clients={v.name: clients[v.name] for v in copies if v.name in clients},
         frame_sinks={v.name: frame_sinks[v.name] for v in copies if v.name in frame_sinks},
         is_frame=is_frame,
+        stateless=frozenset(v.name for v in fragment.vertices if not spans_batches(v)),
         frame_source=next(((v.name, source.items) for v, source in frames if source), None),
     )
 
@@ -138,16 +137,12 @@ def make_spec(
 def fragments_of(dag: DAG) -> list[Fragment]:
     """The fragments in which Spark runs a DAG."""
     frames = [v for v in dag.vertices if frame_source(v)]
-    return cut(dag, frames, [v for v in dag.vertices if is_numbered(v)])
+    return cut(dag, frames, [v for v in dag.vertices if v.traits.needs_index])
 
 
-def is_numbered(vertex: Vertex) -> bool:
-    """True for a join whose first processor alone deals with what fails on the build sides."""
-    make = getattr(vertex.supplier, "_fn", None)
-    if not isinstance(make, partial) or make.func is not HashJoinProcessor:
-        return False
-    policy = make.keywords.get("policy")
-    return policy is not None and not policy.fails
+def spans_batches(vertex: Vertex) -> bool:
+    """True if the vertex has something to carry from one micro-batch to the next."""
+    return vertex.traits.state is not State.NONE and vertex.traits.spans_batches
 
 
 def marking_exchange(fragment: Fragment) -> Exchange | None:
@@ -167,16 +162,8 @@ def is_repeatable(dag: DAG, fragment: Fragment, vertex: Vertex) -> bool:
 
     It does unless items of several processors or edges mix by chance on the way to it.
     """
-    supplier = vertex.supplier
-    if vertex.parallelism(1) > 1:
+    if vertex.parallelism(1) > 1 or vertex.traits.repeats < Repeats.IN_ORDER:
         return False
-    if isinstance(supplier, AsyncMapSupplier) and not supplier.options.ordered:
-        return False
-    make = getattr(supplier, "_fn", None)
-    if isinstance(make, partial) and isinstance(make.func, type):
-        # In the order of a table, part of which may have been on disk meanwhile.
-        if issubclass(make.func, KeyedProcessor):
-            return False
     inbound = [e for e in dag.inbound(vertex) if not is_broadcast(e)]
     if len(inbound) > 1:
         return False
@@ -198,9 +185,8 @@ def _for_tasks(vertex: Vertex, tasks: int, splits: Mapping[str, Sequence[bytes]]
     """The vertex as it goes to the tasks: what belongs to the driver stays there."""
     count = vertex.parallelism(1)
     supplier = vertex.supplier
-    if isinstance(supplier, ReadSupplier) and vertex.name in splits:
-        supplier = ReadSupplier(supplier.source, supplier._data_ordinals)
-        supplier.splits = PickledSplits(splits[vertex.name], tasks * count)
+    if isinstance(supplier, SplitSupplier) and vertex.name in splits:
+        supplier = supplier.with_splits(PickledSplits(splits[vertex.name], tasks * count))
     return Vertex(vertex.name, supplier, count, is_single=vertex.is_single)
 
 

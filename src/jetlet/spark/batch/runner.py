@@ -17,6 +17,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.dag import DAG
+from jetlet.core.vertex import SplitSupplier
 from jetlet.errors import (
     InvalidArgumentError,
     JetletError,
@@ -25,7 +26,6 @@ from jetlet.errors import (
 )
 from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
-from jetlet.processors.read import ReadSupplier
 from jetlet.spark.batch.exchange import (
     COLUMNS,
     FIRST_CLIENT,
@@ -87,7 +87,7 @@ class SparkRunner:
         self._splits = {
             v.name: dump_splits(v, v.supplier.splits)
             for v in dag.vertices
-            if isinstance(v.supplier, ReadSupplier) and frame_source(v) is None
+            if isinstance(v.supplier, SplitSupplier) and frame_source(v) is None
         }
         self._sinks = {v: sink for v in dag.vertices if (sink := frame_sink(v))}
         first_frame = len(dag.edges)

@@ -8,38 +8,13 @@ same tasks in every batch.
 from __future__ import annotations
 
 from copy import copy
-from functools import partial
-from typing import Any
 
 from jetlet.core.dag import DAG
-from jetlet.core.vertex import Vertex
+from jetlet.core.vertex import StreamSupplier, Vertex
 from jetlet.errors import UnsupportedFeatureError
-from jetlet.processors.async_map import AsyncMapSupplier
-from jetlet.processors.batched import BatchedProcessor
-from jetlet.processors.fused import FusedProcessor, IdentityProcessor
-from jetlet.processors.hash_join import HashJoinProcessor
-from jetlet.processors.pairs import PairsProcessor
-from jetlet.processors.read import ReadSupplier
-from jetlet.processors.service_map import ServiceSupplier
-from jetlet.processors.sliding_window import SlidingWindowProcessor
-from jetlet.processors.stream_read import StreamReadSupplier
-from jetlet.processors.timestamps import StripProcessor, TimestampProcessor
-from jetlet.processors.write import ClientSinkProcessor, SinkSupplier
-from jetlet.spark.batch.fragment_spec import is_numbered
+from jetlet.spark.batch.fragment_spec import spans_batches
 from jetlet.spark.batch.fragments import Fragment, cut, is_broadcast
-from jetlet.spark.stream_frames import BatchFrameSource, SparkStreamSource, spark_stream
-
-_STATELESS = (
-    BatchedProcessor,
-    ClientSinkProcessor,
-    FusedProcessor,
-    HashJoinProcessor,
-    IdentityProcessor,
-    PairsProcessor,
-    StripProcessor,
-    TimestampProcessor,
-)
-"""Processors that have nothing to save when all before a barrier is out, or that need not."""
+from jetlet.spark.stream_frames import BatchFrameSupplier, SparkStreamSource, spark_stream
 
 
 class BatchPlan:
@@ -51,7 +26,7 @@ class BatchPlan:
         behind = _behind(self.dag, self.dag[self.stream_vertex])
         _check_rest(dag, behind)
         source = self.dag[self.stream_vertex]
-        numbered = [v for v in self.dag.vertices if is_numbered(v) or not is_stateless(v)]
+        numbered = [v for v in self.dag.vertices if v.traits.needs_index or spans_batches(v)]
         bounded = [v for v in self.dag.vertices if v not in behind]
         frames = [source, *(v for v in bounded if _reads_frame(v))]
         self.fragments = cut(self.dag, frames, [v for v in numbered if v is not source])
@@ -65,13 +40,11 @@ class BatchPlan:
 
     def keeps_state(self, fragment: Fragment) -> bool:
         """True if tasks of the fragment have something to keep from batch to batch."""
-        return fragment not in self.source_fragments and any(
-            not is_stateless(v) for v in fragment.vertices
-        )
+        return fragment not in self.source_fragments and any(map(spans_batches, fragment.vertices))
 
 
 def _stream_of(dag: DAG) -> tuple[str, SparkStreamSource]:
-    streams = [v for v in dag if isinstance(v.supplier, StreamReadSupplier)]
+    streams = [v for v in dag if v.traits.is_stream]
     found = [(v.name, source) for v in streams if (source := spark_stream(v)) is not None]
     others = [v.name for v in streams if spark_stream(v) is None]
     if others:
@@ -94,8 +67,8 @@ def _with_batches(vertex: Vertex) -> Vertex:
     twin = copy(vertex)
     source = spark_stream(vertex)
     if source is not None:
-        assert isinstance(vertex.supplier, StreamReadSupplier)
-        twin.supplier = ReadSupplier(BatchFrameSource(source, vertex.supplier.timestamps))
+        assert isinstance(vertex.supplier, StreamSupplier)
+        twin.supplier = BatchFrameSupplier(source, vertex.supplier)
     return twin
 
 
@@ -126,25 +99,3 @@ def _reads_frame(vertex: Vertex) -> bool:
     from jetlet.spark.frames import frame_source
 
     return frame_source(vertex) is not None
-
-
-def made_by(vertex: Vertex) -> partial[Any] | None:
-    """The class of the vertex's processors with its arguments, if that is how they are made."""
-    make = getattr(vertex.supplier, "_fn", None)
-    if isinstance(make, partial):
-        return make
-    return partial(make) if isinstance(make, type) else None
-
-
-def is_stateless(vertex: Vertex) -> bool:
-    """True if the vertex has nothing to keep from one batch to the next."""
-    supplier = vertex.supplier
-    if isinstance(supplier, (AsyncMapSupplier, ReadSupplier, ServiceSupplier, SinkSupplier)):
-        return True
-    made = made_by(vertex)
-    if made is None or not isinstance(made.func, type):
-        return False
-    if made.func is SlidingWindowProcessor:
-        # The first of two stages: the second one adds up what it emits at the end of a batch.
-        return bool(made.keywords.get("emits_frames"))
-    return issubclass(made.func, _STATELESS)

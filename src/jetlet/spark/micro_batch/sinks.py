@@ -17,6 +17,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.pipeline.sink import (
+    LastTransactions,
     Sink,
     SinkWriter,
     TransactionalSink,
@@ -24,8 +25,6 @@ from jetlet.pipeline.sink import (
     TransactionWriter,
     WriterPlace,
 )
-from jetlet.processors.transactional_write import LastTransactions
-from jetlet.processors.write import SinkHook, SinkSupplier
 from jetlet.spark.frame_sink import FrameSink
 
 logger = logging.getLogger("jetlet.spark")
@@ -148,9 +147,8 @@ class PlainBatchWriter(Processor):
             self._writer = None
 
 
-def batch_writer(supplier: SinkSupplier, attempt: BatchAttempt) -> Processor:
-    """The processor that takes the place of the supplier's."""
-    sink = supplier.sink
+def batch_writer(sink: Sink[Any], attempt: BatchAttempt) -> Processor:
+    """The processor that takes the place of the one that the supplier would make."""
     if isinstance(sink, TransactionalSink):
         return TransactionalBatchWriter(sink, attempt)
     return PlainBatchWriter(sink, attempt)
@@ -171,7 +169,7 @@ class BatchSinks:
         self._transactional: dict[str, TransactionalSink[Any]] = {}
         self._writers: dict[str, TransactionWriter[Any]] = {}
         for vertex in dag.vertices:
-            sink = vertex.hook.sink if isinstance(vertex.hook, SinkHook) else None
+            sink = None if vertex.hook is None else vertex.hook.sink
             if isinstance(sink, TransactionalSink):
                 self._transactional[vertex.name] = sink
             elif sink is not None and not isinstance(sink, FrameSink):

@@ -24,10 +24,10 @@ from jetlet.core.processor import Processor
 from jetlet.errors import SnapshotError
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
-from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.snapshots.context import EXACTLY_ONCE, ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.directory import Storage
 from jetlet.snapshots.format import Chunk
+from jetlet.snapshots.incremental import Incremental
 from jetlet.snapshots.restore import RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
 from jetlet.snapshots.wiring import Recovery
@@ -169,7 +169,7 @@ class TaskState:
         self._cached: CachedState | None = None
         self._job = location
         self._task = (place.fragment, place.task)
-        self._processors: dict[tuple[str, int], IncrementalProcessor] = {}
+        self._processors: dict[tuple[str, int], Incremental] = {}
         self._whole: list[Chunk] = []
         """What the other processors begin with."""
         self._live: dict[tuple[str, int], LiveState] = {}
@@ -197,7 +197,7 @@ class TaskState:
         for tasklet in tasklets:
             if isinstance(tasklet, ProcessorTasklet):
                 processor = tasklet.processor
-                if isinstance(processor, IncrementalProcessor):
+                if isinstance(processor, Incremental):
                     key = tasklet.vertex_name, tasklet.metrics.processor
                     self._processors[key] = processor
                     counters.append(tasklet.metrics)
@@ -287,9 +287,7 @@ class TaskState:
             schemas=tuple(sorted(self.snapshots.schema_versions.items())),
         )
 
-    def _changes_of(
-        self, vertex: str, index: int, processor: IncrementalProcessor
-    ) -> Iterator[Chunk]:
+    def _changes_of(self, vertex: str, index: int, processor: Incremental) -> Iterator[Chunk]:
         """What a processor has to save: what has changed, and the next part of a sweep."""
         batch = self._place.batch
         live = self._live.get((vertex, index))

@@ -29,9 +29,9 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
-from jetlet.processors.incremental import IncrementalProcessor, TableChange
 from jetlet.snapshots.directory import Storage, naming, read_file
 from jetlet.snapshots.format import STATE, Chunk, StateFileWriter, read_state_file
+from jetlet.snapshots.incremental import Incremental, TableChange
 from jetlet.snapshots.state_sink import unpicklable
 from jetlet.spark.micro_batch.state_pickle import dump_state
 
@@ -100,7 +100,7 @@ class Sweep:
     come to its end, the files since :attr:`began` have everything.
     """
 
-    def __init__(self, batch: int, processor: IncrementalProcessor) -> None:
+    def __init__(self, batch: int, processor: Incremental) -> None:
         touched = processor.touched
         assert touched is not None
         self.began = batch
@@ -109,7 +109,7 @@ class Sweep:
             with_batch = touched.get(name, ())
             self._left.append((name, [key for key in table if key not in with_batch]))
 
-    def touch(self, processor: IncrementalProcessor, count: int) -> bool:
+    def touch(self, processor: Incremental, count: int) -> bool:
         """Take the next keys; true if there are no more."""
         touched, tables = processor.touched, processor.tables
         assert touched is not None
@@ -128,7 +128,7 @@ class Sweep:
         return not self._left
 
 
-def slice_size(processor: IncrementalProcessor) -> int:
+def slice_size(processor: Incremental) -> int:
     """How many keys a sweep takes in a batch."""
     assert processor.touched is not None
     return max(processor.touched.key_count() // 4, processor.entry_count() // MAX_SWEEP, MIN_SLICE)
@@ -137,7 +137,7 @@ def slice_size(processor: IncrementalProcessor) -> int:
 # --- Chunks ---------------------------------------------------------------------------------
 
 
-def change_chunks(vertex: str, index: int, processor: IncrementalProcessor) -> Iterator[Chunk]:
+def change_chunks(vertex: str, index: int, processor: Incremental) -> Iterator[Chunk]:
     """What a processor has changed. The first chunk is always there: it has the time."""
     some: list[TableChange] = []
     count = 0
@@ -151,7 +151,7 @@ def change_chunks(vertex: str, index: int, processor: IncrementalProcessor) -> I
 
 
 def _chunk(
-    vertex: str, index: int, processor: IncrementalProcessor, changes: Sequence[TableChange]
+    vertex: str, index: int, processor: Incremental, changes: Sequence[TableChange]
 ) -> Chunk:
     plain = [tuple(change) for change in changes]
     try:
@@ -162,7 +162,7 @@ def _chunk(
     return Chunk(STATE, vertex, index, len(changes), payload)
 
 
-def apply_chunk(chunk: Chunk, processor: IncrementalProcessor) -> None:
+def apply_chunk(chunk: Chunk, processor: Incremental) -> None:
     """Bring a processor up to date."""
     schema, time, changes = pickle.loads(chunk.payload)
     for table, is_new, entries, gone in changes:

@@ -13,31 +13,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jetlet.core.vertex import Vertex
+from jetlet.core.traits import BatchPart
+from jetlet.core.vertex import Vertex, WriterSupplier
 from jetlet.execution.plan import RunContext
 from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
-from jetlet.processors.async_map import AsyncMapProcessor
-from jetlet.processors.hash_join import HashJoinProcessor
-from jetlet.processors.timestamps import TimestampProcessor
-from jetlet.processors.write import SinkSupplier
 from jetlet.snapshots.context import EXACTLY_ONCE, ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.state_sink import StateSink
 from jetlet.spark.batch.exchange import OutputPort, RowStream
 from jetlet.spark.batch.fragment_spec import FragmentSpec
 from jetlet.spark.batch.task import FragmentTask, Make, Payloads, RunningTask, supply
+from jetlet.spark.frames import frame_items
 from jetlet.spark.micro_batch.exchange import BatchExchangeReader, BatchExchangeWriter
-from jetlet.spark.micro_batch.plan import is_stateless, made_by
 from jetlet.spark.micro_batch.sinks import BatchAttempt, batch_writer
 from jetlet.spark.micro_batch.state import BatchStates, Saved, StatePlace, TaskState
-from jetlet.spark.micro_batch.time import (
-    BatchClock,
-    BatchEnd,
-    BatchTimestampProcessor,
-    StreamFrameReader,
-)
-from jetlet.spark.stream_frames import BatchFrameSource
+from jetlet.spark.micro_batch.time import BatchClock, BatchEnd
+from jetlet.spark.stream_frames import BatchFrameSupplier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,9 +140,8 @@ class RunningBatchTask(RunningTask):
         self._batch = batch
         self._clock = BatchClock(batch.before_ms, batch.now_ms)
         self._end = BatchEnd(self._at_end)
-        self._left_out = frozenset(
-            vertex.name for vertex in spec.dag.vertices if batch.is_last or is_stateless(vertex)
-        )
+        names = (vertex.name for vertex in spec.dag.vertices)
+        self._left_out = frozenset(names) if batch.is_last else spec.stateless
         """Vertices that save nothing."""
         self._saved: Saved | None = None
         self._state: NoState | TaskState = NoState(batch.batch)
@@ -165,13 +156,8 @@ class RunningBatchTask(RunningTask):
         attempt = BatchAttempt(self._batch.batch, self._batch.epoch, _attempt_number())
         for vertex in dag.vertices:
             supplier = vertex.supplier
-            if isinstance(supplier, SinkSupplier):
-                supply(vertex, partial(batch_writer, supplier, attempt))
-            made = made_by(vertex)
-            if made is not None and made.func is TimestampProcessor and made.args[1] is not None:
-                before = self._batch.watermarks.get(vertex.name)
-                arguments = (before, *made.args)
-                supply(vertex, partial(BatchTimestampProcessor, *arguments, **made.keywords))
+            if isinstance(supplier, WriterSupplier):
+                supply(vertex, partial(batch_writer, supplier.sink, attempt))
         super()._plug_in(broadcasts)
 
     def _writer(self, port: OutputPort) -> Make:
@@ -182,19 +168,9 @@ class RunningBatchTask(RunningTask):
         return partial(BatchExchangeReader, end, stream, rank, ordinals)
 
     def _frame_reader(self, vertex: Vertex, form: str) -> Make:
-        source = vertex.supplier.source  # type: ignore[attr-defined]
-        assert isinstance(source, BatchFrameSource)
-        batch = self._batch
-        before = batch.watermarks.get(vertex.name)
-        return partial(
-            StreamFrameReader,
-            self._batches,
-            form,
-            source.timestamps,
-            batch.now_ms,
-            before,
-            self._end,
-        )
+        assert isinstance(vertex.supplier, BatchFrameSupplier)
+        self._end.expect()
+        return partial(vertex.supplier.stream.batch_reader, frame_items(self._batches, form))
 
     def _context(self) -> RunContext:
         snapshots = self._state.snapshots
@@ -214,12 +190,16 @@ class RunningBatchTask(RunningTask):
     def _attach(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:
         for tasklet in tasklets:
             processor = tasklet.processor if isinstance(tasklet, ProcessorTasklet) else None
-            if isinstance(processor, AsyncMapProcessor):
-                processor.drains = True
-            elif isinstance(processor, HashJoinProcessor):
-                processor.rejects_built = self._batch.is_first
+            if processor is not None:
+                processor.join_micro_batch(self._part(tasklet.vertex_name))
         self._state.attach(tasklets)
         return tasklets
+
+    def _part(self, vertex: str) -> BatchPart:
+        """What the processors of a vertex learn of the batch."""
+        batch = self._batch
+        before = batch.watermarks.get(vertex)
+        return BatchPart(batch.is_first, batch.now_ms, before, self._end.arrive)
 
     # --- Ending it --------------------------------------------------------------------------
 

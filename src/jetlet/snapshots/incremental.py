@@ -1,0 +1,159 @@
+"""Incremental: state in tables, of which only what was touched has to be saved.
+
+A snapshot holds the whole state. Where state is saved after every small batch of input, and stays
+in memory in between, that would cost more than the batch itself. So a processor with much state
+keeps it in tables by key and, once it was told to :meth:`~Incremental.track_changes`,
+remembers which keys were touched: :meth:`~Incremental.take_changes` gives what has become
+of them, and :meth:`~Incremental.apply_change` brings a processor that is behind up to
+date. Nothing is remembered before, so an engine that takes snapshots only pays nothing.
+
+Incremental are the stateful ``map``, ``filter`` and ``flat_map``, also with a time-to-live,
+``rolling_aggregate``, ``distinct``, all windows (tumbling, sliding, session, and joins in them),
+and the interval join. The other processors that have state save all of it each time: ``hash_join``
+(its build sides), ``map_async`` (items in flight), timestamps (one number), ``sort`` and
+aggregates without a window, which belong to bounded input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Final, NamedTuple
+
+from jetlet.core.processor import Processor
+
+__all__ = ["MAIN", "Incremental", "Table", "TableChange", "Tables", "Touched", "update_table"]
+
+Table = MutableMapping[Any, Any]
+Tables = Mapping[Any, Table]
+"""By name: a number, a string, or a tuple of such."""
+
+MAIN: Final = 0
+"""Name of the table of a processor that has only one."""
+
+
+class TableChange(NamedTuple):
+    """What has become of some keys of a table."""
+
+    table: Any
+    is_new: bool
+    """What the table had before is gone."""
+    entries: dict[Any, Any]
+    gone: Sequence[Any] = ()
+    """Keys that are not there any more."""
+
+
+class Touched(defaultdict[Any, dict[Any, None]]):
+    """By table, the keys that may have changed, as those of a dict.
+
+    A table's dict is the same one until the table is dropped: generated code may refer to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+        self.dropped: set[Any] = set()
+        """Tables that have been removed."""
+
+    def add(self, table: Any, keys: Iterable[Any]) -> None:
+        """These keys may change."""
+        self[table].update(dict.fromkeys(keys))
+
+    def drop(self, table: Any) -> None:
+        """The table is removed."""
+        self.pop(table, None)
+        self.dropped.add(table)
+
+    def key_count(self) -> int:
+        return sum(map(len, self.values()))
+
+    def forget(self) -> None:
+        """Begin anew."""
+        for keys in self.values():
+            keys.clear()
+        self.dropped.clear()
+
+
+class Incremental(Processor):
+    """A processor that can tell what has changed. Called by one thread at a time, like all.
+
+    Who keeps its state between two runs makes a new processor for each and calls, before ``init``,
+    :meth:`adopt` or nothing, :meth:`apply_change` and :meth:`apply_time` for what came since, and
+    :meth:`track_changes`; and when ``save_to_snapshot``, which then saves nothing but still emits
+    what has to leave before a snapshot, has returned ``True``, :meth:`take_changes`, :attr:`time`
+    and :meth:`leave`.
+    """
+
+    live: ClassVar[tuple[str, ...]]
+    """The attributes that hold the state, with what is derived from it."""
+
+    touched: Touched | None = None
+    """Which keys may have changed; ``None`` if nobody wants to know."""
+
+    # --- For subclasses ---------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        """The state as it is now."""
+        raise NotImplementedError
+
+    @property
+    def time(self) -> int | None:
+        """How far it is in event time, which is a part of its state too."""
+        return None
+
+    def apply_time(self, time: int) -> None:
+        """Go on from this time."""
+
+    def track_changes(self) -> None:
+        """From now on remember which keys are touched."""
+        self.touched = Touched()
+
+    def apply_change(self, change: TableChange) -> None:
+        """Take over what has become of some keys elsewhere."""
+        update_table(self.tables[change.table], change)
+
+    # --- For who keeps the state ------------------------------------------------------------
+
+    def take_changes(self, limit: int = 1 << 14) -> Iterator[TableChange]:
+        """What has changed since the tracking began, or since the last time.
+
+        No change has more than ``limit`` keys. The entries are those of the processor: use them
+        before it is called again.
+        """
+        touched, tables = self.touched, self.tables
+        assert touched is not None
+        for name in touched.dropped:
+            yield TableChange(name, True, {})
+        for name, keys in touched.items():
+            table = tables.get(name)
+            if table is None:
+                continue
+            rest = iter(keys)
+            while some := list(islice(rest, limit)):
+                entries = {key: table[key] for key in some if key in table}
+                gone = [key for key in some if key not in table] if len(entries) < len(some) else ()
+                yield TableChange(name, False, entries, gone)
+        touched.forget()
+
+    def leave(self) -> tuple[Any, ...]:
+        """The state itself, for a processor that comes after this one."""
+        return tuple(getattr(self, name) for name in self.live)
+
+    def adopt(self, left: tuple[Any, ...]) -> None:
+        """Go on with the state that a processor of the same vertex has left."""
+        for name, value in zip(self.live, left, strict=True):
+            setattr(self, name, value)
+
+    def entry_count(self) -> int:
+        """How large the state is."""
+        return sum(map(len, self.tables.values()))
+
+
+def update_table(table: Table, change: TableChange) -> None:
+    """Apply a change to its table."""
+    if change.is_new:
+        table.clear()
+    table.update(change.entries)
+    for key in change.gone:
+        table.pop(key, None)
