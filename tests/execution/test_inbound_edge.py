@@ -108,6 +108,14 @@ def test_data_ends_the_idleness_of_its_queue():
     assert drain_all(edge) == []
 
 
+def test_data_that_has_only_not_been_drained_yet_ends_the_idleness_of_its_queue():
+    edge = edge_of([IDLE], [[1], Watermark(10)])
+    assert drain_all(edge) == [1, Watermark(10)]
+    fill(edge.queues[0], Watermark(12), [3], Watermark(15))
+    fill(edge.queues[1], [2], Watermark(20))
+    assert drain_all(edge) == [2, Watermark(12), 3, Watermark(15)]
+
+
 def test_done_queue_releases_a_watermark():
     edge = edge_of([Watermark(10)], [DONE])
     assert drain(edge) == ([], Watermark(10))

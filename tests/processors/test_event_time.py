@@ -17,8 +17,30 @@ from jetlet.processors.event_time import (
 )
 
 
-def source(partitions=1, **policy):
-    return WatermarkSource(EventTimePolicy(**policy), range(partitions), 0)
+class Source(WatermarkSource):
+    """Told the time in milliseconds, as a reader with nothing to do sees it: poll by poll."""
+
+    def __init__(self, partitions=1, **policy):
+        super().__init__(EventTimePolicy(**policy), range(partitions), 0)
+        self._time = 0
+
+    def until(self, time):
+        emitted = ()
+        while self._time < time:
+            self._time = min(time, self._time + 10)
+            self.polled(self._time * 1_000_000, has_seen_all=True)
+            if self._time < time:
+                emitted += super().check_idle()
+        return emitted
+
+    def observe(self, partition, highest, time):
+        return self.until(time) + super().observe(partition, highest)
+
+    def check_idle(self, time):
+        return self.until(time) + super().check_idle()
+
+
+source = Source
 
 
 def test_a_watermark_is_the_highest_time_less_the_lag():
@@ -80,9 +102,43 @@ def test_an_idle_partition_that_goes_on_is_waited_for_again():
     assert watermarks.check_idle(2950) == (Watermark(150), IDLE)
 
 
+@given(gaps=st.lists(st.integers(0, 10**10)), timeout=st.integers(2, 10**6))
+def test_time_that_a_reader_is_held_up_does_not_count(gaps, timeout):
+    watermarks = WatermarkSource(EventTimePolicy(idle_timeout=timeout), (0,), 0)
+    now = counted = 0
+    for gap in gaps:
+        now += gap
+        counted += min(gap, 200_000_000, timeout // 2 * 1_000_000)
+        watermarks.polled(now, has_seen_all=True)
+        is_idle = bool(watermarks.check_idle())
+        assert not is_idle or counted >= timeout * 1_000_000
+        if is_idle:
+            break
+    else:
+        assert counted < (timeout + 100) * 1_000_000
+
+
+def test_only_a_poll_that_finds_a_partition_empty_counts():
+    watermarks = WatermarkSource(EventTimePolicy(idle_timeout=100), (0, 1), 0)
+    for n in range(100):
+        watermarks.polled(n * 20_000_000, has_seen_all=n < 3)
+        watermarks.observe(0, n)
+        assert watermarks.check_idle() == ()
+
+
+def test_a_reader_has_the_last_word_on_whether_a_partition_is_quiet():
+    watermarks = source(idle_timeout=100)
+    watermarks.observe(0, 7, 0)
+    watermarks.until(99)
+    watermarks.polled(100_000_000, has_seen_all=True)
+    assert WatermarkSource.check_idle(watermarks, lambda partition: False) == ()
+    watermarks.polled(100_000_000, has_seen_all=True)
+    assert WatermarkSource.check_idle(watermarks, lambda partition: True) == (IDLE,)
+
+
 def test_without_a_timeout_nobody_is_ever_idle():
     watermarks = source(idle_timeout=0)
-    assert watermarks.check_idle(10**12) == ()
+    assert watermarks.check_idle(10**6) == ()
 
 
 def test_short_timeouts_are_looked_at_more_often():

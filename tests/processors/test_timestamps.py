@@ -70,12 +70,26 @@ def test_quiet_input_becomes_idle():
     engine = Engine(timestamps(EventTimePolicy(step=10, idle_timeout=500))())
     engine.call("process", 0, Inbox([19]))
     assert engine.call("try_process")
-    engine.clock.advance(ms=499)
+    for _ in range(4):
+        engine.clock.advance(ms=100)
+        assert engine.call("try_process")
+    engine.clock.advance(ms=99)
     assert engine.call("try_process")
     assert engine.emitted() == [(19, 19), Watermark(10)]
     engine.clock.advance(ms=100)
     assert engine.call("try_process")
     assert engine.emitted() == [IDLE]
+
+
+@pytest.mark.parametrize("what", ["is worked off", "is kept back"])
+def test_input_that_is_there_is_not_quiet(what):
+    engine = Engine(timestamps(EventTimePolicy(idle_timeout=500))(), lambda: what == "is kept back")
+    for n in range(100):
+        engine.clock.advance(ms=100)
+        assert engine.call("try_process")
+        if what == "is worked off":
+            engine.call("process", 0, Inbox([n]))
+    assert IDLE not in engine.emitted()
 
 
 def test_errors_and_bad_timestamps_fail_the_job():
@@ -124,11 +138,11 @@ def test_stripping():
 class Engine:
     """Calls one processor by hand."""
 
-    def __init__(self, processor):
+    def __init__(self, processor, has_input=lambda: False):
         self.clock = ManualClock()
         self.outbox = CheckedOutbox(1, is_tight=False)
         self.processor = processor
-        processor.init(self.outbox, ProcessorContext(clock=self.clock))
+        processor.init(self.outbox, ProcessorContext(clock=self.clock, has_input=has_input))
 
     def call(self, callback, *args):
         self.outbox.begin_call()

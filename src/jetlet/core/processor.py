@@ -25,6 +25,10 @@ def _receive_nothing(batch: Sequence[Any]) -> bool:
     return True
 
 
+def _has_nothing() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessorContext:
     """What a processor may know of its surroundings."""
@@ -52,6 +56,8 @@ class ProcessorContext:
     """Tell the engine, from any thread, that this processor has something to do."""
     count: Callable[[str, int], None] = field(default=lambda name, amount: None)
     """Add to a counter of this processor, shown in the job's metrics."""
+    has_input: Callable[[], bool] = _has_nothing
+    """Whether anything waits in the queues that lead to this processor."""
 
     @property
     def global_index(self) -> int:

@@ -121,6 +121,11 @@ class InboundEdge:
     def _observe(self, index: int, item: SpecialItem) -> bool:
         """Take note of a special item from one queue; true if one for the edge came of it."""
         if isinstance(item, Watermark):
+            if self._coalescer.has_idle_inputs:
+                # What is idle no more, and only has not been drained yet, is waited for.
+                for other, queue in self._open:
+                    if other != index and queue.has_data:
+                        self._coalescer.observe_event(other)
             self._pending.extend(self._coalescer.observe_watermark(index, item.timestamp))
         elif isinstance(item, SnapshotBarrier):
             self._barrier = item
@@ -144,6 +149,11 @@ class InboundEdge:
             self._pending.append(self._barrier)
             self._barrier = None
             self._aligned.clear()
+
+    @property
+    def has_data(self) -> bool:
+        """Whether any items wait, besides what is in-band."""
+        return any(queue.has_data for _, queue in self._open)
 
     @property
     def size(self) -> int:

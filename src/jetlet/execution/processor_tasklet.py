@@ -88,6 +88,7 @@ class ProcessorTasklet(Tasklet):
             wake=self.waker.wake,
             count=self.metrics.count,
             report=self._part.keeping(context.report),
+            has_input=lambda: any(edge.size for edge in inbound),
         )
         self._inbox = Inbox()
         self._is_filled = False
@@ -346,6 +347,10 @@ class ProcessorTasklet(Tasklet):
 
     def _observe(self, edge: InboundEdge, special: Any) -> None:
         if isinstance(special, Watermark):
+            if self._coalescer.has_idle_inputs:
+                for other in self._edges:
+                    if other is not edge and other.has_data:
+                        self._coalescer.observe_event(other.ordinal)
             self._watermarks.extend(
                 self._coalescer.observe_watermark(edge.ordinal, special.timestamp)
             )

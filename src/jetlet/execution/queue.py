@@ -55,6 +55,14 @@ class BoundedQueue:
         # The counters are read apart: an item taken in between must not show as a negative size.
         return max(0, self._added - self._removed)
 
+    @property
+    def has_data(self) -> bool:
+        """True if there are items in it besides special ones. Consumer only."""
+        entries = self._entries  # the producer only appends
+        return self._head is not None or any(
+            not isinstance(entries[i], SpecialItem) for i in range(len(entries))
+        )
+
     def offer(self, batch: Sequence[Any], start: int = 0) -> int:
         """Take items from ``start`` on; return how many were taken. Producer only."""
         room = self.capacity - self._added + self._removed

@@ -87,6 +87,8 @@ class PartitionReader:
         """Records of the next block before this offset are not wanted."""
         self._empty_polls = 0
         self._pause = self._paused = 0
+        self.has_looked = False
+        """Whether the last poll has looked for what is new; now and then one leaves it out."""
         self.offset = 0
         """Of the next record."""
         self.seek(offset)
@@ -174,6 +176,7 @@ class PartitionReader:
 
     def _load(self) -> bool:
         """Decode the next block that has records; false if there is none yet."""
+        self.has_looked = not self._paused
         if self._paused:
             self._paused -= 1
             return False

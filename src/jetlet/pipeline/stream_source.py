@@ -39,8 +39,17 @@ class StreamReader(ABC, Generic[T]):
         """What is new, about ``limit`` items at the most; empty if nothing is; ``None`` at the end.
 
         A reader of a blocking source may wait here, but for no longer than 100 ms, and returns at
-        once after ``interrupt``. Others must not wait.
+        once after ``interrupt``. Others must not wait. If it brings fewer items than the limit, it
+        has looked at all partitions.
         """
+
+    def is_quiet(self, partition: int) -> bool:
+        """Whether a partition has nothing to read, as far as the last poll could tell.
+
+        Asked of those of which nothing has come for the idle timeout. Override it if a poll may
+        bring nothing of a partition although there is something.
+        """
+        return True
 
     def save(self) -> Sequence[Any]:
         """The position in each partition, behind what was polled last; picklable."""

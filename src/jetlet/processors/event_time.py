@@ -3,13 +3,18 @@
 Behind a stage with timestamps, items travel as *events*: pairs ``(timestamp, item)``. Watermarks
 say how far event time has advanced. They are derived per source partition from the highest
 timestamp seen, less the lag that is allowed, and combined by minimum.
+
+A partition is idle when its source has had nothing for a while. That is not measured by how long no
+event came, since a reader that is held up sees none although there may be many: the time that
+counts is that between polls which looked at all partitions, and of it no more than a reader needs
+that nobody holds up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
 from jetlet.errors import InvalidArgumentError, ItemFailedError
@@ -21,8 +26,13 @@ MAX_WATERMARK_STEP = 1000
 """Watermarks are at most this far apart, whatever the windows need."""
 IDLE_CHECK_MS = 100
 """How often to look whether the input has gone quiet, at the most."""
+LONGEST_POLL_MS: Final = 200
+"""Between the ends of two polls lie the 100 ms that a reader may wait, and the pause of a worker
+that has nothing to do. What takes longer than both together is being held up."""
 
 _TIMES = frozenset({int})
+_MS: Final = 1_000_000
+"""Nanoseconds of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,15 @@ class EventTimePolicy:
         """Milliseconds between two looks whether the input has gone quiet."""
         return max(1, min(IDLE_CHECK_MS, self.idle_timeout))
 
+    @property
+    def longest_poll(self) -> int:
+        """Milliseconds that count of the time between two polls; so one alone is never enough."""
+        return max(1, min(LONGEST_POLL_MS, self.idle_timeout // 2))
+
+
+def _always(partition: int) -> bool:
+    return True
+
 
 class WatermarkSource:
     """Makes the watermarks of one processor that sees some partitions of a source.
@@ -48,19 +67,43 @@ class WatermarkSource:
     All methods return the watermarks to emit now, in order, behind the events at hand.
     """
 
-    __slots__ = ("_coalescer", "_idle", "_last_event", "_next_check", "_policy", "_watermarks")
+    __slots__ = (
+        "_coalescer",
+        "_idle",
+        "_last_event",
+        "_last_poll",
+        "_longest_poll",
+        "_next_check",
+        "_policy",
+        "_quiet_ns",
+        "_watermarks",
+    )
 
-    def __init__(self, policy: EventTimePolicy, partitions: Sequence[int], now_ms: int) -> None:
+    def __init__(self, policy: EventTimePolicy, partitions: Sequence[int], now_ns: int) -> None:
         self._policy = policy
         self._coalescer = WatermarkCoalescer(partitions)
         self._watermarks = dict.fromkeys(partitions, MIN_TIMESTAMP)
-        self._last_event = dict.fromkeys(partitions, now_ms)
+        self._last_poll = now_ns
+        self._longest_poll = policy.longest_poll * _MS
+        self._quiet_ns = 0
+        """Time in which partitions could be quiet; it stands still while the reader is held up."""
+        self._last_event = dict.fromkeys(partitions, 0)
+        """By that time."""
         self._idle: set[int] = set()
-        self._next_check = now_ms + policy.check_interval
+        self._next_check = policy.check_interval * _MS
 
-    def observe(self, partition: int, highest: int, now_ms: int) -> tuple[Watermark, ...]:
+    def polled(self, now_ns: int, *, has_seen_all: bool) -> None:
+        """A poll has ended, at this reading of a monotonic clock; call it before all others.
+
+        ``has_seen_all``: it has found empty those partitions of which it brought nothing.
+        """
+        elapsed, self._last_poll = now_ns - self._last_poll, now_ns
+        if has_seen_all:
+            self._quiet_ns += min(elapsed, self._longest_poll)
+
+    def observe(self, partition: int, highest: int) -> tuple[Watermark, ...]:
         """A batch of events has been emitted; ``highest`` is its latest timestamp."""
-        self._last_event[partition] = now_ms
+        self._last_event[partition] = self._quiet_ns
         if partition in self._idle:
             self._idle.discard(partition)
             self._coalescer.observe_event(partition)
@@ -71,15 +114,19 @@ class WatermarkSource:
         self._watermarks[partition] = watermark
         return self._coalescer.observe_watermark(partition, watermark)
 
-    def check_idle(self, now_ms: int) -> tuple[Watermark, ...]:
-        """Time may have passed: partitions that have been quiet for too long become idle."""
-        timeout = self._policy.idle_timeout
-        if timeout <= 0 or now_ms < self._next_check:
+    def check_idle(self, is_quiet: Callable[[int], bool] = _always) -> tuple[Watermark, ...]:
+        """Partitions that have been quiet for too long become idle, if their reader agrees."""
+        timeout = self._policy.idle_timeout * _MS
+        now = self._quiet_ns
+        if timeout <= 0 or now < self._next_check:
             return ()
-        self._next_check = now_ms + self._policy.check_interval
+        self._next_check = now + self._policy.check_interval * _MS
         emitted: tuple[Watermark, ...] = ()
         for partition, last in self._last_event.items():
-            if now_ms - last >= timeout and partition not in self._idle:
+            if now - last >= timeout and partition not in self._idle:
+                if not is_quiet(partition):
+                    self._next_check = now  # ask again at the next poll
+                    continue
                 self._idle.add(partition)
                 emitted += self._coalescer.observe_watermark(partition, IDLE.timestamp)
         return emitted

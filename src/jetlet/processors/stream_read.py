@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jetlet.core.clock import Clock
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Outbox
@@ -103,7 +104,7 @@ class StreamReadProcessor(BatchProcessor):
         self._reader = source.open([partitions[i] for i in mine], context)
         if self._timestamps.kind != "none":
             self._watermarks = WatermarkSource(
-                self._timestamps.policy, range(len(self._mine)), context.clock.time_ms()
+                self._timestamps.policy, range(len(self._mine)), context.clock.monotonic_ns()
             )
 
     def close(self) -> None:
@@ -128,21 +129,24 @@ class StreamReadProcessor(BatchProcessor):
             for each in polled:
                 self.send(each.items)
         else:
-            now = self.context.clock.time_ms()
+            watermarks, clock = self._watermarks, self.context.clock
+            # With as many as it was asked for it may have left out partitions.
+            has_seen_all = sum(len(each.items) for each in polled) < BATCH_SIZE
+            watermarks.polled(clock.monotonic_ns(), has_seen_all=has_seen_all)
             for each in polled:
                 if each.items:
-                    self._send_events(each, now, self._watermarks)
+                    self._send_events(each, clock, watermarks)
                 if each.is_end:
-                    self.send_watermarks(self._watermarks.end(each.partition))
-            self.send_watermarks(self._watermarks.check_idle(now))
+                    self.send_watermarks(watermarks.end(each.partition))
+            self.send_watermarks(watermarks.check_idle(self._reader.is_quiet))
         self.flush()
         return False
 
-    def _send_events(self, polled: Polled[Any], now: int, watermarks: WatermarkSource) -> None:
+    def _send_events(self, polled: Polled[Any], clock: Clock, watermarks: WatermarkSource) -> None:
         kind, items = self._timestamps.kind, polled.items
         times: Sequence[int]
         if kind == "ingestion":
-            times = [now] * len(items)
+            times = [clock.time_ms()] * len(items)
         elif kind == "native":
             if polled.timestamps is None:
                 raise ProcessorContractError(
@@ -158,7 +162,7 @@ class StreamReadProcessor(BatchProcessor):
                 raise item_failure(items, it, self.context.vertex_name) from error
         check_times(times, items, self.context.vertex_name)
         self.send(list(zip(times, items, strict=True)))
-        self.send_watermarks(watermarks.observe(polled.partition, max(times), now))
+        self.send_watermarks(watermarks.observe(polled.partition, max(times)))
 
     # --- Snapshots --------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class TimestampProcessor(BatchProcessor):
         self._of_batch: BatchWatermark | None = None
         self._is_batch_over = False
         self._saved_time = SavedTime()
+        self._had_input = False
 
     def join_micro_batch(self, part: BatchPart) -> None:
         if self._time_policy is not None:
@@ -70,10 +71,11 @@ class TimestampProcessor(BatchProcessor):
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         if self._time_policy is not None and self._of_batch is None:
-            now = context.clock.time_ms()
+            now = context.clock.monotonic_ns()
             self._watermarks = WatermarkSource(self._time_policy, (_ONLY,), now)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        self._had_input = True
         times: list[int] = []
         if self._of_batch is not None:
             self.send_watermarks(self._of_batch.begin())
@@ -95,8 +97,7 @@ class TimestampProcessor(BatchProcessor):
         if self._of_batch is not None:
             self._of_batch.observe(highest)
         elif self._watermarks is not None:
-            now = self.context.clock.time_ms()
-            self.send_watermarks(self._watermarks.observe(_ONLY, highest, now))
+            self.send_watermarks(self._watermarks.observe(_ONLY, highest))
 
     def _timed_or_rejected(self, batch: Sequence[Any]) -> tuple[list[int], list[Any]]:
         times: list[int] = []
@@ -116,8 +117,14 @@ class TimestampProcessor(BatchProcessor):
     def try_process(self) -> bool:
         if not self.flush():
             return False
-        if self._watermarks is not None:
-            self.send_watermarks(self._watermarks.check_idle(self.context.clock.time_ms()))
+        watermarks, context = self._watermarks, self.context
+        if watermarks is not None:
+            # Called before each inbox. Without one since the last time there was no input, unless
+            # it is kept back until a barrier has come over other edges.
+            is_quiet = not self._had_input and not context.has_input()
+            self._had_input = False
+            watermarks.polled(context.clock.monotonic_ns(), has_seen_all=is_quiet)
+            self.send_watermarks(watermarks.check_idle())
         return self.flush()
 
     def try_process_watermark(self, watermark: Watermark) -> bool:

@@ -134,10 +134,10 @@ class TailReader(StreamReader[str]):
         """Positions of files that have not been found again yet."""
         self._busy: list[FileId] = []
         """Files that may have more to read right now."""
-        self._next_look = self._next_search = self._clock.time_ms()
+        self._next_look = self._next_search = self._now()
 
     def poll(self, limit: int) -> Sequence[Polled[str]]:
-        now = self._clock.time_ms()
+        now = self._now()
         if now >= self._next_look:
             self._next_look = now + self._interval_ms
             if now >= self._next_search:
@@ -156,6 +156,9 @@ class TailReader(StreamReader[str]):
         self._forget_gone(now, lines)
         return [Polled(0, lines)] if lines else ()
 
+    def is_quiet(self, partition: int) -> bool:
+        return not self._busy
+
     def save(self) -> Sequence[list[FilePosition]]:
         positions = [
             FilePosition(id, file.lines.consumed, *_head(file.fd, file.lines.consumed))
@@ -173,6 +176,10 @@ class TailReader(StreamReader[str]):
         for file in self._files.values():
             os.close(file.fd)
         self._files.clear()
+
+    def _now(self) -> int:
+        # Not the time of the day, which may be set back by hours.
+        return self._clock.monotonic_ns() // 1_000_000
 
     # --- Files ------------------------------------------------------------------------------
 

@@ -187,7 +187,10 @@ class KafkaStreamReader(StreamReader[Any]):
         self._consumer = consumer
         self._decode = decode
         self._indices = {partition.place: i for i, partition in enumerate(partitions)}
+        self._places = [partition.place for partition in partitions]
         self._starts = {partition.place: partition.offset for partition in partitions}
+        self._ended: set[Place] = set()
+        """Those that were read to their end when the broker was last heard of."""
         self._is_interrupted = False
 
     def poll(self, limit: int) -> Sequence[Polled[Any]]:
@@ -196,14 +199,19 @@ class KafkaStreamReader(StreamReader[Any]):
             consumer.assign(self._starts)
         if self._is_interrupted:
             return ()
+        found = consumer.poll(limit, POLL_TIMEOUT)
+        self._ended = self._ended.difference(found) | consumer.ended
         return [
             Polled(
                 self._indices[place],
                 self._decoded(messages),
                 [message.timestamp()[1] for message in messages],
             )
-            for place, messages in consumer.poll(limit, POLL_TIMEOUT).items()
+            for place, messages in found.items()
         ]
+
+    def is_quiet(self, partition: int) -> bool:
+        return self._places[partition] in self._ended
 
     def _decoded(self, messages: list[Message[Any, Any]]) -> list[Any]:
         decode = self._decode

@@ -129,6 +129,9 @@ class LogStreamReader(StreamReader[Any]):
                     break
         return polled
 
+    def is_quiet(self, partition: int) -> bool:
+        return self._readers[partition][1].has_looked
+
     def save(self) -> Sequence[int]:
         return [reader.offset for _, reader in self._readers or self._open()]
 

@@ -221,6 +221,10 @@ class RedisStreamReader(StreamReader[Any]):
         self._pause_ms = FIRST_PAUSE_MS
         return [self._polled(stream, entries) for stream, entries in reply or ()]
 
+    def is_quiet(self, partition: int) -> bool:
+        # Without a connection nobody knows.
+        return self._connection is not None
+
     def _ask(self, connection: RedisConnection, limit: int) -> None:
         self._asked_ns = self._now()
         count = max(1, limit // len(self._streams))
