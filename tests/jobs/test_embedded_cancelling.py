@@ -43,7 +43,7 @@ def test_cancel_is_prompt(engine, kit):
         start = time.perf_counter()
         job.cancel()
         elapsed = time.perf_counter() - start
-        assert job.status is JobStatus.FAILED
+        assert job.status is JobStatus.CANCELLED
         with pytest.raises(JobCancelledError):
             job.join(0)
         return elapsed

@@ -205,7 +205,7 @@ def test_cancel_waits_for_the_end():
     job.start()
     job.cancel()
     assert ended == [True]
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
     with pytest.raises(JobCancelledError):
         job.join(PROMPT)
 

@@ -211,7 +211,7 @@ def test_cancel_ends_a_suspended_job(engine, kit, config):
     job = engine.submit(dag, config())
     job.suspend()
     job.cancel()
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
     with pytest.raises(JobCancelledError):
         job.join(kit.PROMPT)
     assert ledger.calls == ["begin", "stop"]
@@ -226,7 +226,7 @@ def test_job_can_be_cancelled_while_it_waits_to_be_restarted(engine, kit, config
     )
     kit.eventually(lambda: job.status is JobStatus.NOT_RUNNING)
     job.cancel()
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
 
 
 def test_job_can_be_suspended_while_it_waits_to_be_restarted(engine, kit, config):
@@ -366,7 +366,7 @@ def test_job_is_cancelled_and_goes_on_from_its_export(engine, kit, config):
     job = engine.submit(dag, config(name="old"))
     kit.eventually(lambda: "counts" in job.metrics() and job.metrics()["counts"].received == 4000)
     job.cancel_and_export_snapshot("end")
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
     with pytest.raises(JobCancelledError):
         job.join(kit.PROMPT)
     check_exact(ledger, kit, 4000)
@@ -695,7 +695,7 @@ def test_requests_that_do_not_go_with_the_status_are_refused(engine, kit, config
         job.restart()
     job.cancel()
     for ask in (job.suspend, job.resume, job.restart):
-        with pytest.raises(JobStateError, match="is failed"):
+        with pytest.raises(JobStateError, match="is cancelled"):
             ask()
 
 

@@ -350,7 +350,7 @@ class _Runner:
             with open_progress(watch, quiet=self._quiet, period=self._interval) as progress:
                 self._wait(job, progress)
                 view = watch.look(final=True)
-                progress.finish(view, _outcome(job))
+                progress.finish(view, job.status.value)
             return self._conclude(job, view, loaded)
 
     def _waiting(self, on: str) -> Any:
@@ -408,10 +408,6 @@ class _Runner:
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _outcome(job: Job) -> str:
-    return "cancelled" if isinstance(job.error, JobCancelledError) else job.status.value
 
 
 def _has_ended(job: Job, timeout: float) -> bool:

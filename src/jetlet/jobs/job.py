@@ -254,7 +254,11 @@ class Job:
         self._life.move(JobStatus.RUNNING)
 
     def _finish(self, error: BaseException | None) -> None:
-        self._life.move(JobStatus.FAILED if error else JobStatus.COMPLETED, error)
+        if isinstance(error, JobCancelledError):
+            status = JobStatus.CANCELLED
+        else:
+            status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        self._life.move(status, error)
         self._on_done(self)
         self._ended.set()
 

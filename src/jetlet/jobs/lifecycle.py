@@ -39,13 +39,15 @@ class JobStatus(enum.Enum):
     COMPLETING = "completing"
     """All processors have ended; sinks commit what they wrote."""
     FAILED = "failed"
-    """Ended by an error or by ``cancel()``."""
+    """Ended by an error."""
+    CANCELLED = "cancelled"
+    """Ended because somebody did not want it any more."""
     COMPLETED = "completed"
 
     @property
     def is_final(self) -> bool:
         """True if nothing more will happen."""
-        return self in (JobStatus.FAILED, JobStatus.COMPLETED)
+        return self in (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.COMPLETED)
 
 
 @dataclass(eq=False, slots=True)

@@ -558,7 +558,7 @@ def test_cancel_is_quick_in_every_phase(engine, phase):
     assert time.monotonic() - start < members_coordinator.STOP_LIMIT, "they had to be killed"
     with pytest.raises(JobCancelledError):
         job.join(PROMPT)
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
 
 
 def test_sink_may_cancel_its_own_job(engine):
@@ -586,7 +586,7 @@ def test_closing_the_engine_cancels_what_runs():
     with EmbeddedEngine(members=2) as engine:
         job = engine.submit(dag_to(sinks.client(lambda item: None), "endless", Here))
         until(lambda: job.status is JobStatus.RUNNING)
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
 
 
 def test_stuck_function_does_not_outlive_the_job(engine):

@@ -119,7 +119,7 @@ def test_private_directory_is_gone_after_the_job(monkeypatch):
     assert len(list(directory.iterdir())) == 1
     job.cancel()
     assert not directory.exists()
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
 
 
 def test_every_job_has_a_secret_of_its_own():

@@ -318,7 +318,7 @@ class TestCancel:
         started = time.monotonic()
         job.cancel()
         assert time.monotonic() - started < 20
-        assert job.status is JobStatus.FAILED
+        assert job.status is JobStatus.CANCELLED
         with pytest.raises(JobCancelledError):
             job.join()
         assert not (tmp_path / "out").exists()

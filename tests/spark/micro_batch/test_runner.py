@@ -327,7 +327,7 @@ def test_a_job_is_suspended_resumed_and_goes_on_in_another(engine, inbox, tmp_pa
     job.resume()
     wait_for(lambda: len(written(out)) == 20)
     job.cancel()
-    assert job.status is JobStatus.FAILED
+    assert job.status is JobStatus.CANCELLED
     assert sorted(found.items) == sorted(numbered(events[:20]))
     assert job.metrics().snapshots["taken"] >= 2
 
