@@ -44,7 +44,7 @@ LAYERS = [
     {"execution", "network", "snapshots", "log", "metrics"},
     {"storage"},
     {"core"},
-    {"errors", "versions", "_version"},
+    {"errors", "versions", "_lazy", "_version"},
 ]
 """A module imports only from its own layer and those behind it; single files are among the folders.
 """

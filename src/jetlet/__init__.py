@@ -6,9 +6,9 @@ Write a :class:`Pipeline` from :mod:`sources` through stages to :mod:`sinks`, ag
 Names are imported when they are first used, so that a program pays for what it uses.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from jetlet._lazy import lazy
 from jetlet._version import __version__
 
 if TYPE_CHECKING:
@@ -36,13 +36,16 @@ _HOMES = {
     "SparkEngine": "jetlet.spark.engine",
     "Stage": "jetlet.pipeline.stage",
     "WindowResult": "jetlet.pipeline.windows",
+    "agg": "jetlet.agg",
     "entry_key": "jetlet.pipeline.functions",
     "entry_value": "jetlet.pipeline.functions",
     "service": "jetlet.pipeline.service_factory",
     "shared_service": "jetlet.pipeline.service_factory",
+    "sinks": "jetlet.sinks",
+    "sources": "jetlet.sources",
     "whole_item": "jetlet.pipeline.functions",
+    "windows": "jetlet.windows",
 }
-_MODULES = ("agg", "sinks", "sources", "windows")
 
 __all__ = [
     "DeadLetter",
@@ -67,16 +70,4 @@ __all__ = [
     "windows",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"jetlet.{name}")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'jetlet' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -406,7 +406,7 @@ class Rows:
 def disconnect(processor):
     """What the database does when a process dies."""
     if processor._writer is not None:
-        processor._writer._session.close()
+        processor._writer._client.close()
 
 
 def crash_on_database(url, attempts):

@@ -61,7 +61,7 @@ def test_nothing_is_imported_before_it_is_asked_for(run):
         "import sys\n"
         "def test_imports():\n"
         "    mine = {name for name in sys.modules if name.startswith('jetlet')}\n"
-        "    assert mine == {'jetlet', 'jetlet._version', 'jetlet.testing', "
+        "    assert mine == {'jetlet', 'jetlet._lazy', 'jetlet._version', 'jetlet.testing', "
         "'jetlet.testing.plugin'}\n"
         "    assert 'pyspark' not in sys.modules\n"
     )

@@ -14,9 +14,13 @@ T = TypeVar("T")
 
 
 class CollectSink(ClientSink[T], Generic[T]):
-    """Keeps the items of the latest run in :attr:`items`."""
+    """Keep the items here: ``sink.items`` has those of the latest run once its job has ended.
 
-    def __init__(self, *, name: str | None = None) -> None:
+    A restart brings some of them again, whatever the guarantee; so it does with `logger` and
+    `client`.
+    """
+
+    def __init__(self: CollectSink[Any], *, name: str | None = None) -> None:
         self.name = check_name("sinks.collect", name) or "collect-sink"
         self.items: list[T] = []
 
@@ -38,7 +42,7 @@ class CollectSink(ClientSink[T], Generic[T]):
 
 
 class LoggerSink(ClientSink[Any]):
-    """Prints a line per item to standard output, a batch in one piece."""
+    """Print a line per item to the standard output of this process."""
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class LoggerSink(ClientSink[Any]):
 
 
 class CallbackSink(ClientSink[T]):
-    """Calls a function of the submitting process with every item."""
+    """Call ``fn(item)`` in this process, wherever the job runs."""
 
     def __init__(self, fn: Callable[[T], object], *, name: str | None = None) -> None:
         check_callable("sinks.client: fn", fn)
@@ -76,19 +80,13 @@ class CallbackSink(ClientSink[T]):
 
 
 class NoopSink(Sink[Any]):
-    """Drops every item."""
+    """Drop the items."""
 
     def __init__(self, *, name: str | None = None) -> None:
         self.name = check_name("sinks.noop", name) or "noop-sink"
 
     def open(self, run_id: str, writer_id: str) -> SinkWriter[Any]:
         return _NoopWriter()
-
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        pass
-
-    def abort(self, run_id: str) -> None:
-        pass
 
 
 class _NoopWriter(SinkWriter[Any]):

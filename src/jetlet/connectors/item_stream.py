@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from jetlet.core.arguments import check_callable, check_name
+from jetlet.core.arguments import check_functions, check_name
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
@@ -18,15 +18,34 @@ MAX_RATE = 1_000_000_000
 
 
 class ItemStreamSource(StreamSource[T]):
-    """Makes ``create(sequence, timestamp)`` so many times a second."""
+    """Items at a steady rate: ``create(sequence, timestamp)``, or the numbers 0, 1, 2, ...
+
+    The timestamp is the time at which an item is due, in milliseconds. What becomes due while the
+    pipeline is held up follows at once when it goes on, with the timestamps that it should have
+    had: so the delay can be measured.
+    """
 
     has_native_timestamps = True
     is_replayable = True
 
+    @overload
+    def __init__(
+        self: ItemStreamSource[int],
+        per_second: float,
+        create: None = None,
+        *,
+        name: str | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, per_second: float, create: Callable[[int, int], T], *, name: str | None = None
+    ) -> None: ...
+
     def __init__(
         self,
         per_second: float,
-        create: Callable[[int, int], T] | None = None,
+        create: Callable[[int, int], Any] | None = None,
         *,
         name: str | None = None,
     ) -> None:
@@ -42,8 +61,7 @@ class ItemStreamSource(StreamSource[T]):
                 f"{what}({per_second!r}): write how many items there are in a second, such as "
                 "1000 or 0.5"
             )
-        if create is not None:
-            check_callable(f"{what}: create", create)
+        check_functions(what, create=create)
         # 0.1 means a tenth, not the nearest number that a float can hold.
         self._rate = Fraction(str(per_second)).limit_denominator(1_000_000)
         if not self._rate:

@@ -14,12 +14,13 @@ T = TypeVar("T")
 
 
 class ItemsSource(BatchSource[T]):
-    """The items of an iterable, in slices.
+    """Items that you have: a list, tuple or range, or any iterable that ends.
 
-    An iterable that is not a list, tuple or range is read to its end when the job is submitted, and
-    what it gave is kept: a second job sees the same items. The splits carry the items; the source
-    itself travels without them.
+    An iterator or generator is read to its end when a job is submitted, and its items are kept, so
+    that the pipeline can run again.
     """
+
+    # The splits carry the items; the source itself travels without them.
 
     def __init__(self, items: Iterable[T], *, name: str | None = None) -> None:
         if isinstance(items, str | bytes | bytearray) or not isinstance(items, Iterable):

@@ -30,7 +30,12 @@ Address = tuple[socket.AddressFamily, Any]
 
 
 class SocketSource(StreamSource[str]):
-    """Lines that a server sends."""
+    """Lines of text from a TCP server, to which the source connects.
+
+    When the connection ends, or cannot be made, it connects again after 0.1 s, then 0.2 s and so
+    on, up to ``max_pause``; lines that the server sends meanwhile are missed. With
+    ``reconnect=False`` the stream ends with the connection.
+    """
 
     is_blocking = True
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from jetlet.errors import InvalidArgumentError
@@ -39,6 +41,30 @@ def check_encoding(what: str, encoding: Any, errors: Any = "strict") -> str:
 def check_callable(what: str, function: Any) -> None:
     if not callable(function):
         raise InvalidArgumentError(f"{what}={function!r}: write a function")
+
+
+def check_functions(what: str, **functions: Any) -> None:
+    """Parameters that are functions, or ``None``."""
+    for name, function in functions.items():
+        if function is not None:
+            check_callable(f"{what}: {name}", function)
+
+
+def check_choice(what: str, value: Any, *choices: str) -> None:
+    """One of a few strings."""
+    if value not in choices:
+        *most, last = map(repr, choices)
+        raise InvalidArgumentError(f"{what}={value!r}: write {', '.join(most)} or {last}")
+
+
+def check_start(what: str, start: Any, places: str, *words: str) -> None:
+    """Where a stream is to begin: a word, a dict from ``places``, or a time."""
+    is_time = isinstance(start, int | datetime) and not isinstance(start, bool)
+    if not is_time and not isinstance(start, Mapping) and start not in words:
+        raise InvalidArgumentError(
+            f"{what}: start={start!r}: write {', '.join(map(repr, words))}, a dict from {places}, "
+            "or a timestamp in milliseconds (or as a datetime)"
+        )
 
 
 def shortened(item: object, limit: int = 80) -> str:

@@ -15,6 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from jetlet.pipeline.described import Described
+
+__all__ = [
+    "ClientSink",
+    "Sink",
+    "SinkWriter",
+    "TransactionId",
+    "TransactionWriter",
+    "TransactionalSink",
+    "WriterPlace",
+]
+
 T = TypeVar("T")
 
 
@@ -41,7 +53,7 @@ class SinkWriter(ABC, Generic[T]):
         """Close and discard what was written. Called instead of ``finish``."""
 
 
-class Sink(ABC, Generic[T]):
+class Sink(Described, ABC, Generic[T]):
     """A sink whose writers run on members or in Spark tasks. It is pickled to them."""
 
     name: str
@@ -60,15 +72,14 @@ class Sink(ABC, Generic[T]):
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         """A writer. ``writer_id`` is unique within the run, also among retried attempts."""
 
-    @abstractmethod
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
+    def commit(self, run_id: str, messages: Sequence[Any]) -> None:  # optional hook
         """Make visible what the given writers wrote, and drop what any other attempt left.
 
-        Called once in the submitting process, after every writer has finished.
+        Called once in the submitting process, after every writer has finished. There is nothing to
+        do if what is written is visible at once.
         """
 
-    @abstractmethod
-    def abort(self, run_id: str) -> None:
+    def abort(self, run_id: str) -> None:  # optional hook
         """The run failed: remove everything its writers left, finished or not."""
 
 
@@ -176,7 +187,7 @@ class TransactionalSink(Sink[T]):
         """
 
 
-class ClientSink(ABC, Generic[T]):
+class ClientSink(Described, ABC, Generic[T]):
     """A sink that lives in the submitting process, on every engine."""
 
     name: str

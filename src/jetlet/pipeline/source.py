@@ -11,13 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from jetlet.pipeline.described import Described
+
+__all__ = ["BATCH_SIZE", "BatchSource"]
+
 T = TypeVar("T")
 
 BATCH_SIZE = 1024
 """How many items a reader puts into one batch at the most."""
 
 
-class BatchSource(ABC, Generic[T]):
+class BatchSource(Described, ABC, Generic[T]):
     """A bounded source. It is pickled to where its splits are read, so it holds no open files."""
 
     name: str

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from jetlet.core.processor import ProcessorContext
+from jetlet.pipeline.described import Described
+
+__all__ = ["Polled", "StreamReader", "StreamSource"]
 
 T = TypeVar("T")
 
@@ -66,7 +69,7 @@ class StreamReader(ABC, Generic[T]):
         """Release everything."""
 
 
-class StreamSource(ABC, Generic[T]):
+class StreamSource(Described, ABC, Generic[T]):
     """An unbounded source. It is pickled to where it is read, so it holds nothing open."""
 
     name: str

@@ -35,21 +35,29 @@ Row = Sequence[Any]
 
 
 class FrameSink(Sink[Any]):
-    """Makes a DataFrame of the items and hands it to a function that writes it.
+    """Hand the items to Spark as a DataFrame, so write whatever Spark can; on Spark only.
 
-    The function is called in the submitting process, once per job, when all else has been done; in
-    micro-batches once for each of them. If it takes a second argument, that is the number of the
-    batch, which stays the same when a batch is run again. It does not travel.
+    ``writer_fn(df)`` is called in this process when all else is done, and writes the DataFrame
+    once: ``lambda df: df.write.mode("overwrite").parquet(path)``. Spark's own commit protocol
+    applies. ``schema`` has the columns as Spark writes them: ``"word string, count long"``.
+
+    In micro-batches it is called for each of them. If it takes a second argument, that is the
+    number of the batch, which is the same when a batch is run again after a crash: so it can tell
+    what it has written before.
+
+    A dict, a dataclass, a named tuple and a ``Row`` fill the columns of their names, and a missing
+    one is null; a tuple goes by position, anything else is the value of the only column. An item
+    that does not fit fails the job.
     """
 
     def __init__(
         self,
-        writer: Callable[..., object],
+        writer_fn: Callable[[DataFrame], object] | Callable[[DataFrame, int], object],
         schema: str | StructType,
         *,
         name: str | None = None,
     ) -> None:
-        check_callable("sinks.spark: writer", writer)
+        check_callable("sinks.spark: writer_fn", writer_fn)
         if not schema:
             raise InvalidArgumentError(
                 f"sinks.spark: schema={schema!r}: write the columns and their types, such as "
@@ -57,8 +65,8 @@ class FrameSink(Sink[Any]):
             )
         self.name = check_name("sinks.spark", name) or "spark-sink"
         self.schema = schema
-        self._writer: Callable[..., object] | None = writer
-        self._takes_batch = _takes_two(writer)
+        self._writer: Callable[..., object] | None = writer_fn
+        self._takes_batch = _takes_two(writer_fn)
         self._runs: set[str] = set()
 
     def expect(self, run_id: str) -> None:

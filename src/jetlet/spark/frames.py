@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
-from jetlet.core.arguments import check_name
+from jetlet.core.arguments import check_choice, check_name
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
@@ -15,38 +15,58 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-FORMS = ("dict", "tuple")
+T = TypeVar("T")
+
+FrameFunction: TypeAlias = "Callable[[SparkSession], DataFrame]"
 
 
-class FrameSource(BatchSource[Any]):
-    """The rows of a DataFrame, as dicts by column name or as tuples.
+class FrameSource(BatchSource[T]):
+    """Rows of a Spark DataFrame, so whatever Spark can read; on Spark only.
 
-    ``make`` is called in the submitting process, once per job. It does not travel.
+    ``frame_fn`` gets the session when the job is submitted, for example
+    ``lambda spark: spark.read.orc("events").where("day > '2024-01-01'")``. ``columns`` are the
+    ones to read. With ``items="tuple"`` an item is a tuple in the order of the columns. Spark
+    decides in how many tasks the DataFrame is read. Values are as pyarrow gives them: a timestamp
+    is a ``datetime`` with the session's time zone, a map a list of pairs.
     """
+
+    # The function is called in the submitting process, once per job. It does not travel.
+
+    @overload
+    def __init__(
+        self: FrameSource[dict[str, Any]],
+        frame_fn: FrameFunction,
+        *,
+        columns: Sequence[str] | None = None,
+        items: Literal["dict"] = "dict",
+        name: str | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: FrameSource[tuple[Any, ...]],
+        frame_fn: FrameFunction,
+        *,
+        columns: Sequence[str] | None = None,
+        items: Literal["tuple"],
+        name: str | None = None,
+    ) -> None: ...
 
     def __init__(
         self,
-        make: Callable[[SparkSession], DataFrame],
+        frame_fn: FrameFunction,
         *,
         columns: Sequence[str] | None = None,
         items: str = "dict",
         name: str | None = None,
     ) -> None:
-        if not callable(make):
-            raise InvalidArgumentError(
-                f"sources.spark takes a function of the session, not {type(make).__name__}: "
-                f'write sources.spark(lambda spark: spark.read.parquet("..."))'
-            )
-        if items not in FORMS:
-            raise InvalidArgumentError(f'sources.spark: items={items!r}: write "dict" or "tuple"')
-        if isinstance(columns, str) or (columns is not None and not columns):
-            raise InvalidArgumentError(
-                f"sources.spark: columns={columns!r}: write a list of names, such as ['id', 'name']"
-            )
-        self.name = check_name("sources.spark", name) or "spark-source"
+        what = "sources.spark"
+        check_frame_function(what, frame_fn, 'spark.read.parquet("...")')
+        check_choice(f"{what}: items", items, "dict", "tuple")
+        self.name = check_name(what, name) or "spark-source"
         self.items = items
-        self._make: Callable[[SparkSession], DataFrame] | None = make
-        self._columns = None if columns is None else tuple(columns)
+        self._make: FrameFunction | None = frame_fn
+        self._columns = check_columns(what, columns)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The DataFrame, with the wanted columns only, so that Spark reads no others."""
@@ -78,6 +98,23 @@ class FrameSource(BatchSource[Any]):
         return {**self.__dict__, "_make": None}
 
 
+def check_frame_function(what: str, function: Any, example: str) -> None:
+    if not callable(function):
+        raise InvalidArgumentError(
+            f"{what} takes a function of the session, not {type(function).__name__}: "
+            f"write {what}(lambda spark: {example})"
+        )
+
+
+def check_columns(what: str, columns: Any) -> tuple[str, ...] | None:
+    """The names of the wanted columns; ``None`` for all."""
+    if isinstance(columns, str) or (columns is not None and not columns):
+        raise InvalidArgumentError(
+            f"{what}: columns={columns!r}: write a list of names, such as ['id', 'name']"
+        )
+    return None if columns is None else tuple(columns)
+
+
 def checked_columns(source: str, frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     """The wanted columns, or all of them; each must have a name of its own."""
     if columns is not None:
@@ -91,7 +128,7 @@ def checked_columns(source: str, frame: DataFrame, columns: Sequence[str] | None
     return frame
 
 
-def frame_source(vertex: Vertex) -> FrameSource | None:
+def frame_source(vertex: Vertex) -> FrameSource[Any] | None:
     """The DataFrame that the vertex reads, if it does."""
     source = vertex.supplier.source if isinstance(vertex.supplier, SplitSupplier) else None
     return source if isinstance(source, FrameSource) else None

@@ -6,36 +6,77 @@ A :class:`SparkStreamSource` is what a user writes. In a job it becomes a :class
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from jetlet.core.arguments import check_name
+from jetlet.core.arguments import check_choice, check_name
 from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.core.vertex import SplitSupplier, StreamSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.pipeline.stream_source import StreamReader, StreamSource
-from jetlet.spark.frames import FORMS, FrameSource, checked_columns
+from jetlet.spark.frames import (
+    FrameFunction,
+    FrameSource,
+    check_columns,
+    check_frame_function,
+    checked_columns,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _WHAT = "sources.spark_stream"
-_EXAMPLE = 'sources.spark_stream(lambda spark: spark.readStream.schema("...").json("events"))'
+_EXAMPLE = 'spark.readStream.schema("...").json("events")'
+
+T = TypeVar("T")
 
 
-class SparkStreamSource(StreamSource[Any]):
-    """The rows of a streaming DataFrame, as dicts by column name or as tuples.
+class StreamFrameOptions(TypedDict, total=False):
+    """Options of a stream of Spark's that do not decide what an item is."""
 
-    ``make`` is called in the submitting process, once per attempt. It does not travel.
+    columns: Sequence[str] | None
+    interval: Duration | None
+    available_now: bool
+    name: str | None
+
+
+class SparkStreamSource(StreamSource[T]):
+    """Rows of a streaming DataFrame, so any stream that Spark can read; on Spark only.
+
+    ``frame_fn`` gets the session when the job is submitted, for example
+    ``lambda spark: spark.readStream.schema("user string, at timestamp").json("events")``. The
+    rows come in micro-batches: a new one begins when the last has ended, at most one in each
+    ``interval``. With ``available_now=True`` the stream ends with what is there when the job
+    starts, and so does the job. ``columns`` and ``items`` are as in `spark`.
     """
 
     is_replayable = True
 
+    # The function is called in the submitting process, once per attempt. It does not travel.
+
+    @overload
+    def __init__(
+        self: SparkStreamSource[dict[str, Any]],
+        frame_fn: FrameFunction,
+        *,
+        items: Literal["dict"] = "dict",
+        **options: Unpack[StreamFrameOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: SparkStreamSource[tuple[Any, ...]],
+        frame_fn: FrameFunction,
+        *,
+        items: Literal["tuple"],
+        **options: Unpack[StreamFrameOptions],
+    ) -> None: ...
+
     def __init__(
         self,
-        make: Callable[[SparkSession], DataFrame],
+        frame_fn: FrameFunction,
         *,
         columns: Sequence[str] | None = None,
         items: str = "dict",
@@ -43,17 +84,8 @@ class SparkStreamSource(StreamSource[Any]):
         available_now: bool = False,
         name: str | None = None,
     ) -> None:
-        if not callable(make):
-            raise InvalidArgumentError(
-                f"{_WHAT} takes a function of the session, not {type(make).__name__}: write "
-                f"{_EXAMPLE}"
-            )
-        if items not in FORMS:
-            raise InvalidArgumentError(f'{_WHAT}: items={items!r}: write "dict" or "tuple"')
-        if isinstance(columns, str) or (columns is not None and not columns):
-            raise InvalidArgumentError(
-                f"{_WHAT}: columns={columns!r}: write a list of names, such as ['id', 'name']"
-            )
+        check_frame_function(_WHAT, frame_fn, _EXAMPLE)
+        check_choice(f"{_WHAT}: items", items, "dict", "tuple")
         if available_now and interval is not None:
             raise InvalidArgumentError(
                 f"{_WHAT}: with available_now=True batches follow each other at once: leave out "
@@ -63,8 +95,8 @@ class SparkStreamSource(StreamSource[Any]):
         self.items = items
         self.interval = 0 if interval is None else to_ms("interval", interval)
         self.available_now = available_now
-        self._make: Callable[[SparkSession], DataFrame] | None = make
-        self._columns = None if columns is None else tuple(columns)
+        self._make: FrameFunction | None = frame_fn
+        self._columns = check_columns(_WHAT, columns)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The streaming DataFrame, with the wanted columns only."""
@@ -73,7 +105,7 @@ class SparkStreamSource(StreamSource[Any]):
         if not hasattr(frame, "isStreaming"):
             raise InvalidArgumentError(
                 f"{self.name}: the function returned {type(frame).__name__}, not a DataFrame: "
-                f"write {_EXAMPLE}"
+                f"write {_WHAT}(lambda spark: {_EXAMPLE})"
             )
         if not frame.isStreaming:
             raise InvalidArgumentError(
@@ -92,7 +124,7 @@ class SparkStreamSource(StreamSource[Any]):
     def partitions(self) -> Sequence[Any]:
         raise self._refusal()
 
-    def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[Any]:
+    def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[T]:
         raise self._refusal()
 
     def _refusal(self) -> UnsupportedFeatureError:
@@ -106,17 +138,17 @@ class SparkStreamSource(StreamSource[Any]):
         return {**self.__dict__, "_make": None}
 
 
-def spark_stream(vertex: Vertex) -> SparkStreamSource | None:
+def spark_stream(vertex: Vertex) -> SparkStreamSource[Any] | None:
     """The stream of Spark's that the vertex reads, if it does."""
     supplier = vertex.supplier
     source = supplier.source if isinstance(supplier, StreamSupplier) else None
     return source if isinstance(source, SparkStreamSource) else None
 
 
-class BatchFrameSource(FrameSource):
+class BatchFrameSource(FrameSource[Any]):
     """The rows of one micro-batch."""
 
-    def __init__(self, stream: SparkStreamSource) -> None:
+    def __init__(self, stream: SparkStreamSource[Any]) -> None:
         self.name = stream.name
         self.items = stream.items
 
@@ -136,7 +168,7 @@ class BatchFrameSource(FrameSource):
 class BatchFrameSupplier(SplitSupplier):
     """Takes the place of the stream's supplier: that makes the reader, in a task."""
 
-    def __init__(self, source: SparkStreamSource, stream: StreamSupplier) -> None:
+    def __init__(self, source: SparkStreamSource[Any], stream: StreamSupplier) -> None:
         self.source = BatchFrameSource(source)
         self.splits = ()
         self.stream = stream

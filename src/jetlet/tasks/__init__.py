@@ -4,8 +4,9 @@ See :mod:`jetlet.tasks.task` for what a task is and :mod:`jetlet.tasks.applicati
 run. Names are imported when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+from jetlet._lazy import lazy
 
 if TYPE_CHECKING:
     from jetlet.tasks import systems
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from jetlet.tasks.context import TaskContext
     from jetlet.tasks.envelope import IncomingEnvelope, SystemStream, SystemStreamPartition
     from jetlet.tasks.loop.chooser import ChooserContext, MessageChooser
-    from jetlet.tasks.state import checkpoints, stores
+    from jetlet.tasks.state import changelog, checkpoints, serdes, stores
+    from jetlet.tasks.state.container_storage import StoreContext
     from jetlet.tasks.task import (
         AsyncStreamTask,
         ClosableTask,
@@ -29,30 +31,35 @@ if TYPE_CHECKING:
         WindowableTask,
     )
 
-_HOMES = {
-    "AsyncStreamTask": "task",
-    "ChooserContext": "loop.chooser",
-    "ClosableTask": "task",
-    "EndOfStreamTask": "task",
-    "IncomingEnvelope": "envelope",
-    "InitableTask": "task",
-    "Input": "application",
-    "MessageChooser": "loop.chooser",
-    "MessageCollector": "task",
-    "Output": "application",
-    "Scope": "task",
-    "StreamTask": "task",
-    "SystemStream": "envelope",
-    "SystemStreamPartition": "envelope",
-    "TaskApplication": "application",
-    "TaskCallback": "task",
-    "TaskConfig": "config",
-    "TaskContext": "context",
-    "TaskCoordinator": "task",
-    "TaskWrapper": "task",
-    "WindowableTask": "task",
+_HOMES: Final = {
+    "AsyncStreamTask": "jetlet.tasks.task",
+    "ChooserContext": "jetlet.tasks.loop.chooser",
+    "ClosableTask": "jetlet.tasks.task",
+    "EndOfStreamTask": "jetlet.tasks.task",
+    "IncomingEnvelope": "jetlet.tasks.envelope",
+    "InitableTask": "jetlet.tasks.task",
+    "Input": "jetlet.tasks.application",
+    "MessageChooser": "jetlet.tasks.loop.chooser",
+    "MessageCollector": "jetlet.tasks.task",
+    "Output": "jetlet.tasks.application",
+    "Scope": "jetlet.tasks.task",
+    "StoreContext": "jetlet.tasks.state.container_storage",
+    "StreamTask": "jetlet.tasks.task",
+    "SystemStream": "jetlet.tasks.envelope",
+    "SystemStreamPartition": "jetlet.tasks.envelope",
+    "TaskApplication": "jetlet.tasks.application",
+    "TaskCallback": "jetlet.tasks.task",
+    "TaskConfig": "jetlet.tasks.config",
+    "TaskContext": "jetlet.tasks.context",
+    "TaskCoordinator": "jetlet.tasks.task",
+    "TaskWrapper": "jetlet.tasks.task",
+    "WindowableTask": "jetlet.tasks.task",
+    "changelog": "jetlet.tasks.state.changelog",
+    "checkpoints": "jetlet.tasks.state.checkpoints",
+    "serdes": "jetlet.tasks.state.serdes",
+    "stores": "jetlet.tasks.state.stores",
+    "systems": "jetlet.tasks.systems",
 }
-_MODULES = {"checkpoints": "state.checkpoints", "stores": "state.stores", "systems": "systems"}
 
 __all__ = [
     "AsyncStreamTask",
@@ -66,6 +73,7 @@ __all__ = [
     "MessageCollector",
     "Output",
     "Scope",
+    "StoreContext",
     "StreamTask",
     "SystemStream",
     "SystemStreamPartition",
@@ -76,21 +84,11 @@ __all__ = [
     "TaskCoordinator",
     "TaskWrapper",
     "WindowableTask",
+    "changelog",
     "checkpoints",
+    "serdes",
     "stores",
     "systems",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"jetlet.tasks.{_MODULES[name]}")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'jetlet.tasks' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"jetlet.tasks.{home}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -9,8 +9,9 @@ With pytest there is a fixture ``engine``, see :mod:`jetlet.testing.plugin`. As 
 every run of pytest, names are imported when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+from jetlet._lazy import lazy
 
 if TYPE_CHECKING:
     from jetlet.testing.clock import ManualClock
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     )
     from jetlet.testing.virtual_clock import VirtualClock
 
-_HOMES = {
-    "END": "streams",
-    "ManualClock": "clock",
-    "Timed": "streams",
-    "VirtualClock": "virtual_clock",
-    "assert_collected_eventually": "streams",
-    "idle": "streams",
-    "pause": "streams",
-    "scripted_stream": "streams",
-    "verify_processor": "harness",
+_HOMES: Final = {
+    "END": "jetlet.testing.streams",
+    "ManualClock": "jetlet.testing.clock",
+    "Timed": "jetlet.testing.streams",
+    "VirtualClock": "jetlet.testing.virtual_clock",
+    "assert_collected_eventually": "jetlet.testing.streams",
+    "idle": "jetlet.testing.streams",
+    "pause": "jetlet.testing.streams",
+    "scripted_stream": "jetlet.testing.streams",
+    "verify_processor": "jetlet.testing.harness",
 }
 
 __all__ = [
@@ -49,10 +50,4 @@ __all__ = [
     "verify_processor",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'jetlet.testing' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"jetlet.testing.{home}"), name)
-    return value
+__getattr__, __dir__ = lazy(__name__, _HOMES)

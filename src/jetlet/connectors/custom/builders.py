@@ -5,26 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.core.arguments import check_callable, check_count, check_functions, check_name
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
 
 S = TypeVar("S")
 T = TypeVar("T")
+Split = TypeVar("Split")
+Splits = Sequence[Split] | Callable[[int], Sequence[Split]] | None
 
 
 class BuiltBatchSource(BatchSource[T]):
-    """Reads by calling ``read_fn(split)``, which returns an iterable; closes it in the end."""
+    """A source of your own: ``read_fn(split)`` returns an iterable of the split's items.
+
+    ``splits`` is a list of whatever ``read_fn`` understands, or a function from the number of
+    readers to such a list; without it there is one split, ``None``. With ``batched=True`` the
+    iterable gives lists of items. A generator is closed when reading stops, so it may hold a
+    connection in a ``with``. ``blocking=True`` gives each reader a thread of its own; say it when
+    ``read_fn`` waits for a network.
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        read_fn: Callable[[Split], Iterable[Sequence[T]]],
+        splits: Splits[Split] = None,
+        *,
+        batched: Literal[True],
+        blocking: bool = False,
+        local_parallelism: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        read_fn: Callable[[Split], Iterable[T]],
+        splits: Splits[Split] = None,
+        *,
+        batched: Literal[False] = False,
+        blocking: bool = False,
+        local_parallelism: int | None = None,
+    ) -> None: ...
 
     def __init__(
         self,
         name: str,
         read_fn: Callable[[Any], Iterable[Any]],
+        splits: Splits[Any] = None,
         *,
-        splits: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
         batched: bool = False,
         blocking: bool = False,
         local_parallelism: int | None = None,
@@ -100,7 +133,16 @@ class WriterContext:
 
 
 class BuiltSink(Sink[T], Generic[S, T]):
-    """Writes by calling functions. What they write is visible at once and stays after a failure."""
+    """A sink of your own, made of functions that run where the data is.
+
+    ``create(context)`` makes the state of a writer, such as a connection. ``receive(state, item)``
+    or ``receive_batch(state, items)`` takes items, ``flush(state)`` follows every batch, and
+    ``destroy(state)`` ends the writer, however the job ended. ``blocking=True`` gives each writer
+    a thread of its own; say it when it waits for a network.
+
+    There is no transaction: what was written before a failure stays, and a restart writes some of
+    it again, whatever the guarantee.
+    """
 
     def __init__(
         self,
@@ -121,14 +163,13 @@ class BuiltSink(Sink[T], Generic[S, T]):
                 "sinks.builder: write either receive=function(state, item) or "
                 "receive_batch=function(state, items)"
             )
-        for what, function in (
-            ("receive", receive),
-            ("receive_batch", receive_batch),
-            ("flush", flush),
-            ("destroy", destroy),
-        ):
-            if function is not None:
-                check_callable(f"sinks.builder: {what}", function)
+        check_functions(
+            "sinks.builder",
+            receive=receive,
+            receive_batch=receive_batch,
+            flush=flush,
+            destroy=destroy,
+        )
         self._create = create
         self._receive = receive
         self._receive_batch = receive_batch
@@ -143,12 +184,6 @@ class BuiltSink(Sink[T], Generic[S, T]):
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         state = self._create(WriterContext(run_id, writer_id))
         return _BuiltWriter(state, self._receive, self._receive_batch, self._flush, self._destroy)
-
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        pass
-
-    def abort(self, run_id: str) -> None:
-        pass
 
 
 @dataclass(slots=True)

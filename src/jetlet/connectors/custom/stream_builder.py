@@ -9,9 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
-from jetlet.core.arguments import check_callable, check_count, check_name, shortened
+from jetlet.core.arguments import (
+    check_callable,
+    check_count,
+    check_functions,
+    check_name,
+    shortened,
+)
 from jetlet.core.clock import Clock
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
@@ -94,15 +100,78 @@ class StreamBuffer(Generic[T]):
         )
 
 
+class StreamOptions(TypedDict, Generic[S], total=False):
+    """Options of a stream that do not decide what an item is."""
+
+    partitions: int | Sequence[Any]
+    save: Callable[[S], Any] | None
+    restore: Callable[[S, Any], object] | None
+    destroy: Callable[[S], object] | None
+    blocking: bool
+    local_parallelism: int | None
+
+
 class BuiltStreamSource(StreamSource[T], Generic[S, T]):
-    """Reads by calling functions; see ``sources.stream``."""
+    """A stream of your own, made of functions that run where it is read.
+
+    ``create(context)`` makes the state of a partition, such as a connection; ``context.partition``
+    says which: a number, or one of the list that you give as ``partitions``. Then either
+
+    - ``fill(state, buffer)`` is called again and again. It adds what is new with
+      ``buffer.add(item)``, about ``buffer.room`` items at the most, or nothing if nothing is; and
+      ends the stream with ``buffer.close()``. Or
+    - ``generator(state)`` returns an iterator of the items. It gives ``None`` when there is nothing
+      now. If it ends, so does the stream.
+
+    With ``timestamps=True`` each item has one: ``buffer.add(item, timestamp)``, or
+    ``yield (item, timestamp)``. ``destroy(state)`` ends a partition, however the job ended.
+
+    A function must not wait for anything, unless you say ``blocking=True``: the functions of each
+    partition then have a thread of their own. A job that is cancelled does not wait for them.
+
+    ``save(state)`` returns how far a partition was read, picklable, and ``restore(state, saved)``
+    goes on behind that in another run; a stream that has both can be resumed.
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: Callable[[StreamContext], S],
+        fill: Callable[[S, StreamBuffer[T]], object],
+        timestamps: bool = False,
+        **options: Unpack[StreamOptions[S]],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: Callable[[StreamContext], S],
+        generator: Callable[[S], Iterator[tuple[T, int] | None]],
+        timestamps: Literal[True],
+        **options: Unpack[StreamOptions[S]],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: Callable[[StreamContext], S],
+        generator: Callable[[S], Iterator[T | None]],
+        timestamps: Literal[False] = False,
+        **options: Unpack[StreamOptions[S]],
+    ) -> None: ...
 
     def __init__(
         self,
         name: str,
         *,
         create: Callable[[StreamContext], S],
-        fill: Callable[[S, StreamBuffer[T]], object] | None = None,
+        fill: Callable[[S, StreamBuffer[Any]], object] | None = None,
         generator: Callable[[S], Iterator[Any]] | None = None,
         partitions: int | Sequence[Any] = 1,
         timestamps: bool = False,
@@ -126,15 +195,9 @@ class BuiltStreamSource(StreamSource[T], Generic[S, T]):
                 f"{what}: write both save=function(state) and restore=function(state, saved), or "
                 "neither"
             )
-        for parameter, function in (
-            ("fill", fill),
-            ("generator", generator),
-            ("save", save),
-            ("restore", restore),
-            ("destroy", destroy),
-        ):
-            if function is not None:
-                check_callable(f"{what}: {parameter}", function)
+        check_functions(
+            what, fill=fill, generator=generator, save=save, restore=restore, destroy=destroy
+        )
         given: Any = partitions
         if isinstance(given, int):
             given = range(check_count(f"{what}: partitions", given) or 1)

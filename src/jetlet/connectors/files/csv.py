@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, TypeVar, Unpack, overload
 
-from jetlet.connectors.files.input import FileSource, FileSplit
+from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
 from jetlet.connectors.files.lines import (
     is_splittable,
     offset_of_line,
@@ -17,11 +17,13 @@ from jetlet.connectors.files.lines import (
     shown,
     split_lines,
 )
-from jetlet.connectors.files.sink import FileSink, PartEncoder
+from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.connectors.files.text import TextOutput
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError
+
+T = TypeVar("T")
 
 BATCH = 256
 """A row costs microseconds: a full batch would hold up a cooperative worker."""
@@ -34,36 +36,81 @@ Position = Callable[[int], str]
 """Says where the row with this index in the batch is."""
 
 
-class CsvSource(FileSource[Any]):
-    """Rows as dicts, or as tuples if there are no names for the columns."""
+Convert = Callable[[str], Any]
+
+
+class CsvOptions(LineOptions, total=False):
+    """Options of a source of CSV that do not decide what an item is."""
+
+    delimiter: str
+    quotechar: str | None
+    escapechar: str | None
+    strict: bool
+    multiline: bool
+
+
+class CsvSource(FileSource[T]):
+    """Rows of CSV files, as dicts of strings; as tuples with ``header=False`` and no ``fields``.
+
+    The names come from the first row of each file, or from ``fields``. ``types`` converts columns:
+    ``types={"age": int}`` (without names, by the column's number from 0). Blank lines are skipped;
+    a row with another number of columns fails the job, with the file and the line. ``strict``
+    refuses misplaced and unclosed quotes. ``quotechar=None`` means that nothing is quoted.
+
+    A quoted field may have line ends in it, so a file is read by one reader. If there are none,
+    say ``multiline=False``: several readers then share a big file, in pieces of ``split_size``.
+    """
+
+    kind = "csv"
+
+    @overload
+    def __init__(
+        self: CsvSource[tuple[Any, ...]],
+        path: Paths,
+        *,
+        header: Literal[False],
+        fields: None = None,
+        types: Mapping[int, Convert] | None = None,
+        **options: Unpack[CsvOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CsvSource[dict[str, Any]],
+        path: Paths,
+        *,
+        header: bool = True,
+        fields: Sequence[str],
+        types: Mapping[str, Convert] | None = None,
+        **options: Unpack[CsvOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: CsvSource[dict[str, Any]],
+        path: Paths,
+        *,
+        header: Literal[True] = True,
+        fields: None = None,
+        types: Mapping[str, Convert] | None = None,
+        **options: Unpack[CsvOptions],
+    ) -> None: ...
 
     def __init__(
         self,
-        path: object,
+        path: Paths,
         *,
         header: bool = True,
+        fields: Sequence[str] | None = None,
+        types: Mapping[Any, Convert] | None = None,
         delimiter: str = ",",
         quotechar: str | None = '"',
         escapechar: str | None = None,
-        fields: Sequence[str] | None = None,
-        types: Mapping[Any, Callable[[str], Any]] | None = None,
         strict: bool = True,
         multiline: bool = True,
-        encoding: str = "utf-8",
-        errors: str = "strict",
-        split_size: int | None = None,
-        name: str | None = None,
-        local_parallelism: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[LineOptions],
     ) -> None:
-        super().__init__(
-            "csv",
-            path,
-            name=name,
-            local_parallelism=local_parallelism,
-            storage_options=storage_options,
-            split_size=split_size,
-        )
+        super().__init__(path, **options)
         self._dialect = check_dialect(
             "sources.csv",
             delimiter=delimiter,
@@ -71,8 +118,6 @@ class CsvSource(FileSource[Any]):
             escapechar=escapechar,
             strict=bool(strict),
         )
-        self._encoding = check_encoding("sources.csv", encoding, errors)
-        self._errors = errors
         self._has_header = bool(header)
         self._fields = None if fields is None else check_names("sources.csv: fields", fields)
         self._types = dict(types or {})
@@ -83,7 +128,7 @@ class CsvSource(FileSource[Any]):
         self._multiline = bool(multiline)
 
     def splits(self, target: int) -> Sequence[FileSplit]:
-        splittable = not self._multiline and is_splittable(self._encoding)
+        splittable = not self._multiline and is_splittable(self.encoding)
         splits = self.cut(target, splittable=splittable)
         if self._types and self._has_header and self._fields is None:
             # A column that is not there is refused before anything runs.
@@ -99,7 +144,7 @@ class CsvSource(FileSource[Any]):
 
     def _read_rows(self, split: FileSplit) -> Iterator[list[Any]]:
         """Rows may go on over line ends, so this is the whole file."""
-        blocks = read_text(split, self._encoding, self._errors, self.files.options)
+        blocks = read_text(split, self.encoding, self.errors, self.files.options)
         # newline="": line ends inside quotes stay as they are in the file.
         lines = chain.from_iterable(io.StringIO(block.text, newline="") for block in blocks)
         reader = csv.reader(lines, **self._dialect)
@@ -135,12 +180,12 @@ class CsvSource(FileSource[Any]):
             names = names or header
         shape = self._shape(names)
         skip_header = self._has_header and split.start == 0
-        for block in read_text(split, self._encoding, self._errors, self.files.options):
+        for block in read_text(split, self.encoding, self.errors, self.files.options):
             lines = split_lines(block.text)
             for start in range(0, len(lines), BATCH):
 
                 def position(index: int, start: int = start, block: Any = block) -> str:
-                    offset = offset_of_line(block, start + index, self._encoding)
+                    offset = offset_of_line(block, start + index, self.encoding)
                     return f"the line at byte {offset}"
 
                 rows = self._parse_lines(lines[start : start + BATCH], split, position)
@@ -173,7 +218,7 @@ class CsvSource(FileSource[Any]):
     def _header(self, location: str) -> tuple[str, ...] | None:
         """The names in the first row of the file; ``None`` if it has none."""
         split = FileSplit(location)
-        blocks = read_text(split, self._encoding, self._errors, self.files.options)
+        blocks = read_text(split, self.encoding, self.errors, self.files.options)
         lines = chain.from_iterable(io.StringIO(block.text, newline="") for block in blocks)
         try:
             row = next(filter(None, csv.reader(lines, **self._dialect)), None)
@@ -219,7 +264,7 @@ class _Shape:
     names: tuple[str, ...] | None
     width: int | None
     """How many columns a row must have; that of the first row if not known before."""
-    converters: list[tuple[int, Callable[[str], Any]]]
+    converters: list[tuple[int, Convert]]
 
     def items(self, rows: list[Row], first: int, split: FileSplit, position: Position) -> list[Any]:
         kept: Sequence[Row] = rows[first:] if first else rows
@@ -310,36 +355,31 @@ def _line_ends(field: str) -> int:
 
 
 class CsvSink(FileSink[Any]):
-    """Writes every item as a row; see :mod:`jetlet.connectors.rows` for what a row may be."""
+    """CSV files: a row per item.
+
+    A tuple or list is a row; so are a dict, a dataclass and a named tuple, which also give the
+    header; anything else is a row of one column. ``header=[...]`` names the columns (and of a dict
+    picks them), ``header=False`` leaves the header out. ``None`` is written as an empty field.
+    """
+
+    kind, extension = "csv", ".csv"
 
     def __init__(
         self,
-        directory: object,
+        directory: Path,
         *,
         header: bool | Sequence[str] | None = None,
         delimiter: str = ",",
         quotechar: str | None = '"',
         escapechar: str | None = None,
         encoding: str = "utf-8",
-        compression: str | None = None,
-        mode: str = "overwrite",
-        name: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[SinkOptions],
     ) -> None:
+        super().__init__(directory, **options)
         self._dialect = check_dialect(
             "sinks.csv", delimiter=delimiter, quotechar=quotechar, escapechar=escapechar
         )
-        encoding = check_encoding("sinks.csv", encoding)
-        super().__init__(
-            "csv",
-            directory,
-            extension=".csv",
-            compression=compression,
-            mode=mode,
-            name=name,
-            storage_options=storage_options,
-        )
-        self._encoding = encoding
+        self._encoding = check_encoding("sinks.csv", encoding)
         self._header: bool | tuple[str, ...] | None = (
             header
             if header is None or isinstance(header, bool)

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypedDict, TypeVar
 
-from jetlet.core.arguments import check_count, check_name
+from jetlet.core.arguments import check_count, check_encoding, check_name
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
 from jetlet.pipeline.source import BatchSource
 from jetlet.storage.compression import codec_of, decompressing
@@ -28,6 +28,9 @@ from jetlet.storage.file_systems import (
 )
 
 T = TypeVar("T")
+
+Path = str | os.PathLike[str]
+Paths = Path | Iterable[Path]
 
 SUCCESS = "_SUCCESS"
 """The empty file that marks a directory as complete."""
@@ -137,23 +140,45 @@ class FileSet:
         )
 
 
+class FileOptions(TypedDict, total=False):
+    """Options of every source of files."""
+
+    name: str | None
+    local_parallelism: int | None
+    storage_options: Mapping[str, Any] | None
+
+
+class LineOptions(FileOptions, total=False):
+    """Options of sources of files that are made of lines."""
+
+    encoding: str
+    errors: str
+    split_size: int | None
+
+
 class FileSource(BatchSource[T]):
     """What sources of files have in common: which files, the vertex's name, cutting into splits."""
 
+    kind: ClassVar[str]
+    """What the function in ``sources`` is called."""
+
     def __init__(
         self,
-        kind: str,
-        path: object,
+        path: Paths,
         *,
-        name: str | None,
-        local_parallelism: int | None,
-        storage_options: Mapping[str, Any] | None,
+        encoding: str = "utf-8",
+        errors: str = "strict",
         split_size: int | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        what = f"sources.{kind}"
+        what = f"sources.{self.kind}"
         self.files = FileSet.of(what, path, storage_options)
         self.split_size = check_count(f"{what}: split_size", split_size)
-        title = kind.replace("_", "-")
+        self.encoding = check_encoding(what, encoding, errors)
+        self.errors = errors
+        title = self.kind.replace("_", "-")
         self.name = check_name(what, name) or f"{title}-source({self.files.label})"
         self.is_blocking = self.files.is_remote
         readers = REMOTE_READERS if self.is_blocking else LOCAL_READERS

@@ -11,9 +11,9 @@ import pathlib
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
-from jetlet.connectors.files.input import FileSource, FileSplit
+from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
 from jetlet.connectors.files.lines import (
     TextBlock,
     is_splittable,
@@ -22,8 +22,8 @@ from jetlet.connectors.files.lines import (
     shown,
     split_lines,
 )
-from jetlet.connectors.files.sink import FileSink, PartEncoder
-from jetlet.core.arguments import check_callable, check_encoding, shortened
+from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
+from jetlet.core.arguments import check_functions, shortened
 from jetlet.errors import BadRecordError
 
 BATCH = 256
@@ -34,35 +34,18 @@ _SEPARATOR = f',"{_MARK}",'
 
 
 class JsonLinesSource(FileSource[Any]):
-    """A value per line; blank lines are skipped."""
+    """The value on each line of JSON Lines files. Blank lines are skipped; splits as in `text`."""
 
-    def __init__(
-        self,
-        path: object,
-        *,
-        encoding: str = "utf-8",
-        errors: str = "strict",
-        split_size: int | None = None,
-        name: str | None = None,
-        local_parallelism: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            "json_lines",
-            path,
-            name=name,
-            local_parallelism=local_parallelism,
-            storage_options=storage_options,
-            split_size=split_size,
-        )
-        self._encoding = check_encoding("sources.json_lines", encoding, errors)
-        self._errors = errors
+    kind = "json_lines"
+
+    def __init__(self, path: Paths, **options: Unpack[LineOptions]) -> None:
+        super().__init__(path, **options)
 
     def splits(self, target: int) -> Sequence[FileSplit]:
-        return self.cut(target, splittable=is_splittable(self._encoding))
+        return self.cut(target, splittable=is_splittable(self.encoding))
 
     def read(self, split: FileSplit) -> Iterator[list[Any]]:
-        for block in read_text(split, self._encoding, self._errors, self.files.options):
+        for block in read_text(split, self.encoding, self.errors, self.files.options):
             lines = split_lines(block.text)
             for i in range(0, len(lines), BATCH):
                 batch = lines[i : i + BATCH]
@@ -82,7 +65,7 @@ class JsonLinesSource(FileSource[Any]):
             try:
                 values.append(json.loads(line))
             except (ValueError, RecursionError) as error:
-                offset = offset_of_line(block, i, self._encoding)
+                offset = offset_of_line(block, i, self.encoding)
                 raise BadRecordError(
                     f"{shown(split)}: the line at byte {offset} is not JSON: {error}: "
                     f"{shortened(line)}"
@@ -107,29 +90,24 @@ def _parse_together(lines: list[str]) -> list[Any] | None:
 
 
 class JsonLinesSink(FileSink[Any]):
-    """Writes every item as a line of JSON."""
+    """JSON Lines files: a value per item.
+
+    Dataclasses and named tuples become objects, dates and times ISO strings, decimals and UUIDs
+    strings, sets arrays. ``default`` takes the place of these rules: it gets a value that JSON has
+    no form for, and returns one that it has.
+    """
+
+    kind, extension = "json_lines", ".jsonl"
 
     def __init__(
         self,
-        directory: object,
+        directory: Path,
         *,
         default: Callable[[Any], Any] | None = None,
-        compression: str | None = None,
-        mode: str = "overwrite",
-        name: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[SinkOptions],
     ) -> None:
-        if default is not None:
-            check_callable("sinks.json_lines: default", default)
-        super().__init__(
-            "json_lines",
-            directory,
-            extension=".jsonl",
-            compression=compression,
-            mode=mode,
-            name=name,
-            storage_options=storage_options,
-        )
+        super().__init__(directory, **options)
+        check_functions("sinks.json_lines", default=default)
         self._default = default
 
     def encoder(self, file: BinaryIO) -> PartEncoder:

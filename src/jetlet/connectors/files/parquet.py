@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from jetlet.connectors.files.csv import check_names
-from jetlet.connectors.files.input import REMOTE_READERS, FileSource
-from jetlet.connectors.files.sink import FileSink, PartEncoder
+from jetlet.connectors.files.input import REMOTE_READERS, FileOptions, FileSource, Path, Paths
+from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
-from jetlet.core.arguments import shortened
+from jetlet.core.arguments import check_choice, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.storage.file_systems import is_url, locate, without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 ROWS_AT_ONCE = 8 * BATCH_SIZE
 """How many rows are turned into columns together; the first such rows settle the types."""
@@ -38,26 +39,27 @@ class RowGroup:
 
 
 class ParquetSource(FileSource[dict[str, Any]]):
-    """Rows as dicts; several readers share a file by its row groups."""
+    """Rows of Parquet files, as dicts. Several readers share a file by its row groups.
+
+    ``columns`` are the ones to read, ``filters`` the rows: an expression of pyarrow such as
+    ``pc.field("age") > 30``, or a list such as ``[("age", ">", 30)]``. Row groups whose statistics
+    rule a match out are not read. Needs ``pip install 'jetlet[arrow]'``.
+    """
+
+    kind = "parquet"
 
     def __init__(
         self,
-        path: object,
+        path: Paths,
         *,
         columns: Sequence[str] | None = None,
-        filters: Any = None,
-        name: str | None = None,
-        local_parallelism: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        filters: pc.Expression | Sequence[Any] | None = None,
+        **options: Unpack[FileOptions],
     ) -> None:
         _require_arrow("sources.parquet")
-        super().__init__(
-            "parquet",
-            path,
-            name=name,
-            local_parallelism=local_parallelism or REMOTE_READERS,
-            storage_options=storage_options,
-        )
+        super().__init__(path, **options)
+        if options.get("local_parallelism") is None:
+            self.preferred_local_parallelism = REMOTE_READERS
         self._columns = (
             None if columns is None else [*check_names("sources.parquet: columns", columns)]
         )
@@ -150,32 +152,29 @@ class ParquetSource(FileSource[dict[str, Any]]):
 
 
 class ParquetSink(FileSink[Any]):
-    """Writes every item as a row; see :mod:`jetlet.connectors.rows` for what a row may be."""
+    """Parquet files: a row per item; what a row may be is as for `csv`.
+
+    Without a ``schema`` each part takes the types from its first rows; columns of tuples are then
+    called ``_1``, ``_2`` and so on. A list of names as ``schema`` names the columns. Needs
+    ``pip install 'jetlet[arrow]'``.
+    """
+
+    kind, extension = "parquet", ".parquet"
 
     def __init__(
         self,
-        directory: object,
+        directory: Path,
         *,
         schema: pa.Schema | Sequence[str] | None = None,
         compression: str | None = "snappy",
-        mode: str = "overwrite",
+        mode: Mode = "overwrite",
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         _require_arrow("sinks.parquet")
-        if compression is not None and compression not in COMPRESSIONS:
-            raise InvalidArgumentError(
-                f"sinks.parquet: compression={compression!r} is not known; write one of "
-                f"{', '.join(map(repr, COMPRESSIONS))}, or None"
-            )
-        super().__init__(
-            "parquet",
-            directory,
-            extension=".parquet",
-            mode=mode,
-            name=name,
-            storage_options=storage_options,
-        )
+        super().__init__(directory, mode=mode, name=name, storage_options=storage_options)
+        if compression is not None:
+            check_choice("sinks.parquet: compression", compression, *COMPRESSIONS)
         if schema is None or type(schema).__module__.partition(".")[0] == "pyarrow":
             self._schema = schema
         else:

@@ -20,12 +20,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
-from jetlet.connectors.files.input import SUCCESS
+from jetlet.connectors.files.input import SUCCESS, Path
 from jetlet.connectors.staging import StagedFile, stem
-from jetlet.core.arguments import check_name
+from jetlet.core.arguments import check_choice, check_name
 from jetlet.errors import InvalidArgumentError, JobFailedError, OutputExistsError
 from jetlet.pipeline.sink import SinkWriter, TransactionalSink, TransactionId, WriterPlace
 from jetlet.storage.compression import ENDINGS, check_codec, compressing
@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MODES = ("overwrite", "append", "error")
+Mode = Literal["overwrite", "append", "error"]
+
+
+class SinkOptions(TypedDict, total=False):
+    """Options of every sink of files."""
+
+    compression: str | None
+    mode: Mode
+    name: str | None
+    storage_options: Mapping[str, Any] | None
+
 
 _STAGING = ".jetlet-"
 _BEGUN = ".begun"
@@ -78,38 +88,37 @@ class FileSink(TransactionalSink[T]):
 
     holds_back = True
 
+    kind: ClassVar[str]
+    """What the function in ``sinks`` is called."""
+    extension: ClassVar[str]
+
     def __init__(
         self,
-        kind: str,
-        directory: object,
+        directory: Path,
         *,
-        extension: str,
         compression: str | None = None,
-        mode: str,
-        name: str | None,
-        storage_options: Mapping[str, Any] | None,
+        mode: Mode = "overwrite",
+        name: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._what = f"sinks.{kind}"
-        given = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+        self._what = f"sinks.{self.kind}"
+        given: Any = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
         if not isinstance(given, str) or not given or "*" in given:
             raise InvalidArgumentError(
                 f"{self._what}({directory!r}): write the directory that the part files go to, "
                 "such as 'out/counts'"
             )
-        if mode not in MODES:
-            raise InvalidArgumentError(
-                f"{self._what}: mode={mode!r} is not known; write one of "
-                f"{', '.join(map(repr, MODES))}"
-            )
+        check_choice(f"{self._what}: mode", mode, "overwrite", "append", "error")
         check_codec(compression, self._what)
+        self._compression = compression
         self._given = without_credentials(given)
         # A relative path means the directory that the sink was made in, also elsewhere.
         self._location = given if is_url(given) else os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111
-        self._extension = extension + (ENDINGS[compression] if compression else "")
-        self._compression = compression
+        self._extension = self.extension + (ENDINGS[compression] if compression else "")
         self._mode = mode
         self._options = storage_options
-        self.name = check_name(self._what, name) or f"{kind.replace('_', '-')}-sink({self._given})"
+        title = self.kind.replace("_", "-")
+        self.name = check_name(self._what, name) or f"{title}-sink({self._given})"
         self.is_blocking = is_url(given)
 
     @abstractmethod

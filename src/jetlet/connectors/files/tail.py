@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from jetlet.connectors.files.input import Paths
 from jetlet.connectors.files.line_buffer import LineBuffer, check_line_encoding
 from jetlet.core.arguments import check_name
 from jetlet.core.durations import Duration, to_ms
@@ -50,13 +51,23 @@ class FilePosition(NamedTuple):
 
 
 class TailSource(StreamSource[str]):
-    """Lines of files as they are appended."""
+    """Lines of text files, those that are there and those that are appended later.
+
+    ``path`` is a file, a directory, a glob, or a list of these; files may appear later. With
+    ``from_start=False`` the lines that are there when the job is submitted are left out. A line
+    counts once its line end has been written. A file that is renamed or replaced, as when logs are
+    rotated, is read to its end, and the one that takes its place from its start; one that is
+    truncated, from its start.
+
+    Files are looked at every ``interval``, in milliseconds. In a directory, and among what a glob
+    matches, compressed files are left out.
+    """
 
     is_replayable = True
 
     def __init__(
         self,
-        path: object,
+        path: Paths,
         *,
         from_start: bool = True,
         encoding: str = "utf-8",

@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
-from jetlet.connectors.files.input import FileSource, FileSplit
+from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
 from jetlet.connectors.files.lines import is_splittable, read_text, split_lines
-from jetlet.connectors.files.sink import FileSink, PartEncoder
+from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError
 from jetlet.pipeline.source import BATCH_SIZE
 
 
 class TextSource(FileSource[str]):
-    r"""Lines without their line end, which is ``\n`` or ``\r\n``."""
+    r"""Lines of text files, without the line end (``\n`` or ``\r\n``; a lone ``\r`` is none).
 
-    def __init__(
-        self,
-        path: object,
-        *,
-        encoding: str = "utf-8",
-        errors: str = "strict",
-        split_size: int | None = None,
-        name: str | None = None,
-        local_parallelism: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            "text",
-            path,
-            name=name,
-            local_parallelism=local_parallelism,
-            storage_options=storage_options,
-            split_size=split_size,
-        )
-        self._encoding = check_encoding("sources.text", encoding, errors)
-        self._errors = errors
+    Several readers share a file that is not compressed, in pieces of ``split_size`` bytes (by
+    default 1 to 64 MiB, going by the size of the input). Bytes that are not of the encoding fail
+    the job, with the file and the offset, unless ``errors`` says otherwise. A byte-order mark at
+    the start of a file is dropped.
+    """
+
+    kind = "text"
+
+    def __init__(self, path: Paths, **options: Unpack[LineOptions]) -> None:
+        super().__init__(path, **options)
 
     def splits(self, target: int) -> Sequence[FileSplit]:
-        return self.cut(target, splittable=is_splittable(self._encoding))
+        return self.cut(target, splittable=is_splittable(self.encoding))
 
     def read(self, split: FileSplit) -> Iterator[list[str]]:
-        for _, text in read_text(split, self._encoding, self._errors, self.files.options):
+        for _, text in read_text(split, self.encoding, self.errors, self.files.options):
             lines = split_lines(text)
             if len(lines) <= BATCH_SIZE:
                 yield lines
@@ -54,32 +43,22 @@ class TextSource(FileSource[str]):
 
 
 class TextSink(FileSink[Any]):
-    """Writes ``to_str(item)`` and a line end for every item."""
+    """Text files: a line per item, as ``to_str`` gives it."""
+
+    kind, extension = "text", ".txt"
 
     def __init__(
         self,
-        directory: object,
+        directory: Path,
         *,
         to_str: Callable[[Any], str] = str,
         encoding: str = "utf-8",
-        compression: str | None = None,
-        mode: str = "overwrite",
-        name: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[SinkOptions],
     ) -> None:
+        super().__init__(directory, **options)
         check_callable("sinks.text: to_str", to_str)
-        encoding = check_encoding("sinks.text", encoding)
-        super().__init__(
-            "text",
-            directory,
-            extension=".txt",
-            compression=compression,
-            mode=mode,
-            name=name,
-            storage_options=storage_options,
-        )
         self._to_str = to_str
-        self._encoding = encoding
+        self._encoding = check_encoding("sinks.text", encoding)
 
     def encoder(self, file: BinaryIO) -> PartEncoder:
         return _TextEncoder(TextOutput(file, self._encoding), self._to_str)

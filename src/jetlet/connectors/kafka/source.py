@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 from jetlet.connectors.kafka.client import KafkaDirectory, KafkaServers, Place, check_topic
 from jetlet.connectors.kafka.consumer import KafkaConsumer, KafkaRecord, OnGap
-from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.core.arguments import (
+    check_choice,
+    check_count,
+    check_functions,
+    check_name,
+    check_start,
+)
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
@@ -17,6 +23,8 @@ from jetlet.processors.item_failure import item_at
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+T = TypeVar("T")
 
 Start = Literal["earliest", "latest", "committed"] | Mapping[Any, int] | int | datetime
 
@@ -36,9 +44,9 @@ class KafkaPartition:
 class KafkaDecoding:
     """What becomes of a record."""
 
-    key: Callable[[bytes], Any] | None = None
-    value: Callable[[bytes], Any] | None = None
-    project: Callable[[KafkaRecord], Any] | None = None
+    key: Callable[[bytes], Any] | None
+    value: Callable[[bytes], Any] | None
+    project: Callable[[KafkaRecord], Any] | None
 
     def function(self) -> Callable[[Message[Any, Any]], Any]:
         """From what the client gives to an item."""
@@ -66,60 +74,112 @@ class KafkaDecoding:
         return value_of if project is None else record_of
 
 
-class KafkaSource(StreamSource[Any]):
-    """Follows the partitions of topics, each with the timestamps of its records."""
+class KafkaOptions(TypedDict, total=False):
+    """Options of a source of Kafka that do not decide what an item is."""
+
+    start: Start
+    group: str | None
+    on_gap: OnGap
+    settings: Mapping[str, Any] | None
+    name: str | None
+    local_parallelism: int | None
+
+
+class KafkaSource(StreamSource[T]):
+    """Records of topics of Kafka, those that are there and those that are sent later.
+
+    An item is the value of a record, as bytes or as ``value(bytes)`` makes it, such as
+    ``value=json.loads``. For more than the value write ``project``, which gets a ``KafkaRecord``
+    with ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value`` and ``headers``;
+    ``key(bytes)`` then deserialises the key. Neither is called for what is ``None``. A record that
+    cannot be decoded fails the job; to have it in a dead-letter sink, read bytes and decode them
+    in ``.map(..., on_error=...)``.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is sent from now on), ``"committed"`` (what
+    ``group`` has committed; the earliest where it has not), a dict from partitions to offsets
+    (with several topics, from ``(topic, partition)``), or a time: milliseconds since 1970 or a
+    ``datetime``. Nothing is committed: how far a job has read is in its snapshots. Records that are
+    gone, because retention has deleted them before they were read, are skipped with a warning;
+    with ``on_gap="fail"`` the job fails.
+
+    ``servers`` are ``"host:port"`` of some brokers, ``settings`` those of librdkafka, such as
+    ``{"security.protocol": "SSL"}``. Partitions are shared among the readers; those that a topic
+    gets later are found when the job is started again. Needs ``pip install 'jetlet[kafka]'``.
+    """
 
     has_native_timestamps = True
     is_replayable = True
     is_blocking = True
 
+    @overload
+    def __init__(
+        self: KafkaSource[bytes | None],
+        topic: str | Sequence[str],
+        servers: str | Sequence[str],
+        *,
+        value: None = None,
+        **options: Unpack[KafkaOptions],
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         topic: str | Sequence[str],
-        servers: KafkaServers,
+        servers: str | Sequence[str],
         *,
+        value: Callable[[bytes], T],
+        **options: Unpack[KafkaOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        topic: str | Sequence[str],
+        servers: str | Sequence[str],
+        *,
+        value: Callable[[bytes], Any] | None = None,
+        key: Callable[[bytes], Any] | None = None,
+        project: Callable[[KafkaRecord], T],
+        **options: Unpack[KafkaOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        topic: str | Sequence[str],
+        servers: str | Sequence[str],
+        *,
+        value: Callable[[bytes], Any] | None = None,
+        key: Callable[[bytes], Any] | None = None,
+        project: Callable[[KafkaRecord], Any] | None = None,
         start: Start = "earliest",
-        group: Any = None,
+        group: str | None = None,
         on_gap: OnGap = "skip",
-        decoding: KafkaDecoding | None = None,
+        settings: Mapping[str, Any] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:
-        what = servers.what
+        what = "sources.kafka"
+        self._servers = KafkaServers.of(what, servers, settings)
         given: Any = [topic] if isinstance(topic, str) else topic
         if not isinstance(given, list | tuple) or not given:
             raise InvalidArgumentError(f"{what}({topic!r}): write a topic or a list of topics")
         self._topics = list(dict.fromkeys(check_topic(what, each) for each in given))
-        decoding = decoding or KafkaDecoding()
-        for parameter in ("key", "value", "project"):
-            function = getattr(decoding, parameter)
-            if function is not None:
-                check_callable(f"{what}: {parameter}", function)
-        if decoding.key is not None and decoding.project is None:
+        check_functions(what, key=key, value=value, project=project)
+        if key is not None and project is None:
             raise InvalidArgumentError(
                 f"{what}: key=... is for a record's key, and items are values unless you write "
                 "project=..., such as project=lambda record: (record.key, record.value)"
             )
-        if not (
-            start in ("earliest", "latest", "committed")
-            or (isinstance(start, int) and not isinstance(start, bool))
-            or isinstance(start, datetime | Mapping)
-        ):
-            raise InvalidArgumentError(
-                f"{what}: start={start!r}: write 'earliest', 'latest', 'committed', a dict from "
-                "partitions to offsets, or a timestamp in milliseconds (or as a datetime)"
-            )
-        if on_gap not in ("skip", "fail"):
-            raise InvalidArgumentError(f"{what}: on_gap={on_gap!r}: write 'skip' or 'fail'")
-        if group is not None and (not isinstance(group, str) or not group):
+        check_start(what, start, "partitions to offsets", "earliest", "latest", "committed")
+        check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
+        if group is not None and (not group or type(group) is not str):
             raise InvalidArgumentError(f"{what}: group={group!r}: write the name of a group")
         if start == "committed" and group is None:
             raise InvalidArgumentError(f"{what}: start='committed': write group=... with it")
-        self._servers = servers
         self._start = start
-        self._group: str | None = group
+        self._group = group
         self._on_gap: OnGap = on_gap
-        self._decoding = decoding
+        self._decoding = KafkaDecoding(key, value, project)
         self.name = check_name(what, name) or f"kafka-source({','.join(self._topics)})"
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or 1
@@ -152,7 +212,7 @@ class KafkaSource(StreamSource[Any]):
             }
             if unknown := set(wanted) - set(places):
                 raise InvalidArgumentError(
-                    f"{self._servers.what}: start={start!r}: there is no partition "
+                    f"sources.kafka: start={start!r}: there is no partition "
                     f"{min(unknown, key=repr)!r}; write some of {places!r}"
                 )
         earliest = directory.start_offsets(places)
@@ -164,7 +224,7 @@ class KafkaSource(StreamSource[Any]):
 
     def open(
         self, partitions: Sequence[KafkaPartition], context: ProcessorContext
-    ) -> StreamReader[Any]:
+    ) -> StreamReader[T]:
         consumer = KafkaConsumer(
             self._servers,
             group=self._group,

@@ -8,10 +8,18 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from jetlet.connectors.log.transactions import LogStaging, LogTransactionWriter
-from jetlet.core.arguments import check_callable, check_count, check_name
+from jetlet.core.arguments import (
+    check_choice,
+    check_count,
+    check_functions,
+    check_name,
+    check_start,
+)
+from jetlet.core.durations import Duration
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
-from jetlet.log.log import Log, LogOptions
+from jetlet.log.blocks import Serializer
+from jetlet.log.log import SEGMENT_BYTES, Directory, Log, LogOptions
 from jetlet.log.reader import OnGap, PartitionReader
 from jetlet.pipeline.sink import SinkWriter, TransactionalSink, WriterPlace
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
@@ -31,32 +39,36 @@ class LogPartition:
 
 
 class LogSource(StreamSource[Any]):
-    """Follows the partitions of a log, each with the timestamps of its records."""
+    """Records of an embedded log, those that are there and those that are appended later.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is appended from now on), a dict from
+    partitions to offsets, or a time: milliseconds since 1970 or a ``datetime``. Records that are
+    gone, because retention has deleted them before they were read, are skipped with a warning;
+    with ``on_gap="fail"`` the job fails.
+
+    There must be a log, unless ``partitions`` says how many one is to have that is made now. A log
+    that others write to should be opened with its ``serializer``: what is pickled is then refused
+    rather than run.
+    """
 
     has_native_timestamps = True
     is_replayable = True
 
     def __init__(
         self,
-        options: LogOptions,
+        directory: Directory,
         *,
         start: Start = "earliest",
         on_gap: OnGap = "skip",
+        partitions: int | None = None,
+        serializer: Serializer | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:
         what = "sources.log"
-        if not (
-            start in ("earliest", "latest")
-            or (isinstance(start, int) and not isinstance(start, bool))
-            or isinstance(start, datetime | Mapping)
-        ):
-            raise InvalidArgumentError(
-                f"{what}: start={start!r}: write 'earliest', 'latest', a dict from partitions to "
-                "offsets, or a timestamp in milliseconds (or as a datetime)"
-            )
-        if on_gap not in ("skip", "fail"):
-            raise InvalidArgumentError(f"{what}: on_gap={on_gap!r}: write 'skip' or 'fail'")
+        options = LogOptions.of(what, directory, partitions=partitions, serializer=serializer)
+        check_start(what, start, "partitions to offsets", "earliest", "latest")
+        check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
         self._options = options
         self._start = start
         self._on_gap: OnGap = on_gap
@@ -159,23 +171,45 @@ class LogStreamReader(StreamReader[Any]):
 
 
 class LogSink(TransactionalSink[T]):
-    """Appends items to a log as they come. They stay if the job fails.
+    """Append items to an embedded log, which is made if there is none; see ``sources.log``.
 
-    With transactions, they are appended when these are committed.
+    Items with equal ``key(item)`` go to one partition and keep their order; without ``key``,
+    batches take the partitions in turn. ``timestamp(item)`` is in milliseconds since 1970; without
+    it, it is the time of writing. A new log has one partition unless ``partitions`` says otherwise.
+    The other options are those of :class:`jetlet.log.Log`.
+
+    Items are visible as they come, stay when the job fails, and a restart appends some of them
+    again. In a job with the guarantee *exactly-once* they are written aside, and appended when a
+    snapshot counts, each once.
     """
 
     def __init__(
         self,
-        options: LogOptions,
+        directory: Directory,
         *,
         key: Callable[[T], Any] | None = None,
         timestamp: Callable[[T], int] | None = None,
+        partitions: int | None = None,
+        serializer: Serializer | None = None,
+        fsync: Literal["none", "batch"] | Duration = "none",
+        segment_bytes: int = SEGMENT_BYTES,
+        max_age: Duration | None = None,
+        max_bytes: int | None = None,
         name: str | None = None,
     ) -> None:
         what = "sinks.log"
-        for parameter, function in (("key", key), ("timestamp", timestamp)):
-            if function is not None:
-                check_callable(f"{what}: {parameter}", function)
+        options = LogOptions.of(
+            what,
+            directory,
+            partitions=partitions,
+            default_partitions=1,
+            serializer=serializer,
+            segment_bytes=segment_bytes,
+            fsync=fsync,
+            max_age=max_age,
+            max_bytes=max_bytes,
+        )
+        check_functions(what, key=key, timestamp=timestamp)
         self._options = options
         self._key = key
         self._timestamp = timestamp
@@ -198,12 +232,6 @@ class LogSink(TransactionalSink[T]):
             for each in prepared:
                 staging.append(each)
             staging.forget(run_id, vertex)
-
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        pass
-
-    def abort(self, run_id: str) -> None:
-        pass
 
     def _open(self) -> Log:
         return Log.with_options("sinks.log", self._options)

@@ -13,7 +13,7 @@ from jetlet.connectors.redis.client import (
     RedisServer,
     check_streams,
 )
-from jetlet.core.arguments import check_callable, check_count, check_name, shortened
+from jetlet.core.arguments import check_count, check_functions, check_name, shortened
 from jetlet.core.partitioning import Partitioner
 from jetlet.errors import (
     BadRecordError,
@@ -38,26 +38,34 @@ _PLAIN: Final = frozenset((str, bytes, int, float))
 
 
 class RedisStreamSink(Sink[T]):
-    """Adds items to streams as they come. They stay if the job fails."""
+    """Add items to a stream of Redis, or to several, each as an entry with an id of the server's.
+
+    ``fields(item)`` is a dict of strings, bytes or numbers; without it the item itself must be.
+    With a list of ``streams``, items with equal ``key(item)`` go to one of them and keep their
+    order; without ``key``, batches take the streams in turn. ``maxlen`` trims each stream to about
+    so many entries. ``url`` and ``settings`` are as for ``sources.redis_stream``.
+
+    There is no transaction: entries are visible as they come, stay when the job fails, and a
+    restart adds some of them again, whatever the guarantee. Needs ``pip install 'jetlet[redis]'``.
+    """
 
     is_blocking = True
 
     def __init__(
         self,
         streams: str | Sequence[str],
-        server: RedisServer,
+        url: str,
         *,
         fields: Callable[[T], Fields] | None = None,
         key: Callable[[T], Any] | None = None,
         maxlen: int | None = None,
+        settings: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
-        what = server.what
+        what = "sinks.redis_stream"
+        self._server = RedisServer.of(what, url, settings)
         self._streams = check_streams(what, streams)
-        for parameter, function in (("fields", fields), ("key", key)):
-            if function is not None:
-                check_callable(f"{what}: {parameter}", function)
-        self._server = server
+        check_functions(what, fields=fields, key=key)
         self._fields = fields
         self._key = key
         self._maxlen = check_count(f"{what}: maxlen", maxlen)
@@ -83,12 +91,6 @@ class RedisStreamSink(Sink[T]):
         return RedisStreamWriter(
             self.name, connection, self._streams, self._fields, self._key, self._maxlen
         )
-
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        pass
-
-    def abort(self, run_id: str) -> None:
-        pass
 
 
 class RedisStreamWriter(SinkWriter[T]):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from jetlet.connectors.redis.client import (
     ANSWER_TIMEOUT,
@@ -16,7 +16,13 @@ from jetlet.connectors.redis.client import (
     RedisServer,
     check_streams,
 )
-from jetlet.core.arguments import check_callable, check_count, check_encoding, check_name
+from jetlet.core.arguments import (
+    check_count,
+    check_encoding,
+    check_functions,
+    check_name,
+    check_start,
+)
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import (
     BadRecordError,
@@ -26,6 +32,8 @@ from jetlet.errors import (
 )
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.processors.item_failure import item_at
+
+T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | Mapping[str, str] | int | datetime
 
@@ -82,42 +90,93 @@ class RedisDecoding:
         return found if project is None else project(RedisEntry(stream, id.decode(), found))
 
 
-class RedisStreamSource(StreamSource[Any]):
-    """Follows streams, each of which is a partition, with the times in the ids of their entries."""
+class RedisOptions(TypedDict, total=False):
+    """Options of a source of Redis that do not decide what an item is."""
+
+    start: Start
+    must_exist: bool
+    settings: Mapping[str, Any] | None
+    name: str | None
+    local_parallelism: int | None
+
+
+class RedisStreamSource(StreamSource[T]):
+    """Entries of streams of Redis, those that are there and those that are added later.
+
+    ``streams`` is the key of a stream, or a list of keys; each is a partition. An item is the dict
+    of an entry's fields, as strings, or as bytes with ``encoding=None``. For more write
+    ``project``, which gets a ``RedisEntry`` with ``stream``, ``id``, ``timestamp`` and ``fields``.
+    The time in an entry's id is its native timestamp.
+
+    ``start`` is ``"earliest"``, ``"latest"`` (only what is added from now on), a dict from streams
+    to the ids behind which to begin, or a time: milliseconds since 1970 or a ``datetime``. Entries
+    that are trimmed before they were read are missed. With ``must_exist=False`` streams may be
+    made later.
+
+    ``url`` is ``"redis://user:password@host:port/database"``, ``"rediss://..."`` for TLS or
+    ``"unix:///path"``, ``settings`` the options of a connection of redis-py. When the connection is
+    lost, it is made again. Needs ``pip install 'jetlet[redis]'``.
+    """
 
     has_native_timestamps = True
     is_replayable = True
     is_blocking = True
 
+    @overload
+    def __init__(
+        self: RedisStreamSource[dict[bytes, bytes]],
+        streams: str | Sequence[str],
+        url: str,
+        *,
+        encoding: None,
+        **options: Unpack[RedisOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: RedisStreamSource[dict[str, str]],
+        streams: str | Sequence[str],
+        url: str,
+        *,
+        encoding: str = "utf-8",
+        **options: Unpack[RedisOptions],
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         streams: str | Sequence[str],
-        server: RedisServer,
+        url: str,
         *,
+        encoding: str | None = "utf-8",
+        project: Callable[[RedisEntry], T],
+        **options: Unpack[RedisOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        streams: str | Sequence[str],
+        url: str,
+        *,
+        encoding: str | None = "utf-8",
+        project: Callable[[RedisEntry], Any] | None = None,
         start: Start = "earliest",
         must_exist: bool = True,
-        decoding: RedisDecoding | None = None,
+        settings: Mapping[str, Any] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:
-        what = server.what
+        what = "sources.redis_stream"
+        self._server = RedisServer.of(what, url, settings)
         self._streams = check_streams(what, streams)
-        self._decoding = decoding or RedisDecoding()
-        if self._decoding.encoding is not None:
-            check_encoding(what, self._decoding.encoding)
-        if self._decoding.project is not None:
-            check_callable(f"{what}: project", self._decoding.project)
+        if encoding is not None:
+            check_encoding(what, encoding)
+        check_functions(what, project=project)
+        self._decoding = RedisDecoding(encoding, project)
+        check_start(what, start, "streams to ids", "earliest", "latest")
         if isinstance(start, Mapping):
             for stream, id in start.items():
                 _check_position(what, self._streams, stream, id)
-        elif start not in ("earliest", "latest") and (
-            isinstance(start, bool) or not isinstance(start, int | datetime)
-        ):
-            raise InvalidArgumentError(
-                f"{what}: start={start!r}: write 'earliest', 'latest', a dict from streams to ids, "
-                "or a timestamp in milliseconds (or as a datetime)"
-            )
-        self._server = server
         self._start = start
         self._must_exist = must_exist
         self.name = check_name(what, name) or f"redis-source({','.join(self._streams)})"
@@ -168,7 +227,7 @@ class RedisStreamSource(StreamSource[Any]):
 
     def open(
         self, partitions: Sequence[RedisPartition], context: ProcessorContext
-    ) -> StreamReader[Any]:
+    ) -> StreamReader[T]:
         return RedisStreamReader(self._server, partitions, self._decoding, context)
 
 

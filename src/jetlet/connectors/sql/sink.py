@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from jetlet.connectors.sql.database import SqlClient, SqlDatabase
@@ -15,21 +15,43 @@ T = TypeVar("T")
 
 
 class SqlSink(TransactionalSink[T]):
-    """Writes each batch of items in a transaction of the database's.
+    """Write items as rows to a table of a SQL database, which must be there.
 
-    They are visible as they come, and stay if the job fails. With transactions of the job's, they
-    are written when these are committed.
+    ``url`` is one of SQLAlchemy, such as ``"postgresql://user@host/database"`` or
+    ``"sqlite:///file.db"``; ``settings`` are arguments for ``sqlalchemy.create_engine``. A dict, a
+    dataclass and a named tuple fill the columns of their names, a tuple or a list the ``columns``
+    in their order, by default all of the table.
+
+    With a ``key``, which must be the primary key or unique, a row that is there is replaced, so
+    writing it again does no harm. Rows with equal keys keep their order if they come from one
+    processor, as they do behind ``grouping_key``; otherwise write ``.rebalance(key_fn)`` before.
+    Instead of a table there may be a ``statement`` with parameters:
+    ``"UPDATE stock SET number = number - :sold WHERE id = :id"``.
+
+    Each batch is written in a transaction of its own: rows are visible as they come, stay when the
+    job fails, and a restart writes some of them again. In a job with the guarantee *exactly-once*
+    rows are kept until the next snapshot, tried out, saved in it, and written when it counts,
+    together with a row of the table ``jetlet_transactions``, which is made if need be: so none is
+    written twice. Needs ``pip install 'jetlet[sql]'``.
     """
 
     is_blocking = True
 
     def __init__(
-        self, database: SqlDatabase, target: SqlTarget, *, name: str | None = None
+        self,
+        url: str,
+        table: str | None = None,
+        *,
+        statement: str | None = None,
+        columns: Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        name: str | None = None,
     ) -> None:
-        self._database = database
-        self._target = target
-        table = target.table or (target.statement or "").split(maxsplit=1)[0].lower()
-        self.name = check_name(database.what, name) or f"sql-sink({table})"
+        self._database = SqlDatabase.of("sinks.sql", url, settings)
+        self._target = SqlTarget.of("sinks.sql", table, statement, columns, key)
+        written = table or (statement or "").split(maxsplit=1)[0].lower()
+        self.name = check_name("sinks.sql", name) or f"sql-sink({written})"
 
     def begin(self, run_id: str) -> None:
         with self._database.connected() as connection:
@@ -37,12 +59,6 @@ class SqlSink(TransactionalSink[T]):
 
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         return SqlWriter(self._client(), SqlRows(self._target))
-
-    def commit(self, run_id: str, messages: Sequence[Any]) -> None:
-        pass
-
-    def abort(self, run_id: str) -> None:
-        pass
 
     def open_transactional(self, place: WriterPlace) -> SqlTransactionWriter[T]:
         return SqlTransactionWriter(self._client(), SqlRows(self._target))

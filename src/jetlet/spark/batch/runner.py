@@ -120,7 +120,7 @@ class SparkRunner:
                 return self._open(source)
         return None
 
-    def _open(self, source: FrameSource) -> DataFrame:
+    def _open(self, source: FrameSource[Any]) -> DataFrame:
         return self._made(source.name, lambda: source.frame(self._spark))
 
     @staticmethod

@@ -8,6 +8,7 @@ same tasks in every batch.
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import StreamSupplier, Vertex
@@ -43,7 +44,7 @@ class BatchPlan:
         return fragment not in self.source_fragments and any(map(spans_batches, fragment.vertices))
 
 
-def _stream_of(dag: DAG) -> tuple[str, SparkStreamSource]:
+def _stream_of(dag: DAG) -> tuple[str, SparkStreamSource[Any]]:
     streams = [v for v in dag if v.traits.is_stream]
     found = [(v.name, source) for v in streams if (source := spark_stream(v)) is not None]
     others = [v.name for v in streams if spark_stream(v) is None]

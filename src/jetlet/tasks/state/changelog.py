@@ -32,6 +32,8 @@ from jetlet.log.segments import partition_directory
 from jetlet.tasks.state.container_storage import StoreContext
 from jetlet.tasks.state.local_store import Change, LocalStore, Position
 
+__all__ = ["Changelog", "ChangelogFactory", "InLog", "in_kafka", "in_log"]
+
 logger = logging.getLogger("jetlet.tasks")
 
 CHUNK: Final = 8192
