@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,19 @@ from jetlet.errors import SnapshotError
 
 def _drop(message: Any) -> None:
     """Where messages to the submitting process go when nobody listens."""
+
+
+def different_state(
+    saved: Mapping[str, Any], now: Mapping[str, Any] | None, why: str = ""
+) -> SnapshotError:
+    """The error of a processor that cannot go on with the state of another definition."""
+    before, after = (
+        ", ".join(f"{name}={value}" for name, value in sorted(each.items())) or "nothing"
+        for each in (saved, now or {})
+    )
+    return SnapshotError(
+        f"its state was made by {before}, and now it is {after}{why and f': {why}'}"
+    )
 
 
 def _receive_nothing(batch: Sequence[Any]) -> bool:
@@ -193,6 +206,23 @@ class Processor:
             f"{old_version}, and now it is {self.schema_version}: define upgrade(old_version, "
             f"state), which returns the state as it is now"
         )
+
+    def state_definition(self) -> Mapping[str, Any] | None:
+        """What shapes the state that is saved: plain values by name, such as the size of a window.
+
+        Snapshots tell it, and whoever restores one is asked by :meth:`restored_from` if it
+        differs. ``None`` if the state does not depend on any parameter.
+        """
+        return None
+
+    def restored_from(self, definition: Mapping[str, Any]) -> None:
+        """The state to come was saved by a processor with another :meth:`state_definition`.
+
+        Called before ``init``, and before anything runs on another instance: get ready to bring
+        the state up to date, if the results are then as they should be, or raise
+        :class:`~jetlet.errors.SnapshotError`, as it does unless overridden.
+        """
+        raise different_state(definition, self.state_definition())
 
     # --- Emitting ---------------------------------------------------------------------------
 

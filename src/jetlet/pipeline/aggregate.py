@@ -84,6 +84,9 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     """How many items the accumulator has seen, if it knows. A sliding window then need not keep
     count itself to tell when a key has none left."""
     name: str = "aggregate"
+    made_of: tuple[str, ...] = ()
+    """What, besides the name, says what an accumulator is: the definitions of the operations that
+    this one is made of, and parameters such as the ``n`` of ``top_n``."""
 
     def __post_init__(self) -> None:
         if self.finish is _same_as_export:
@@ -98,6 +101,11 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
 
     def __repr__(self) -> str:
         return f"<AggregateOperation {self.name}>"
+
+    @property
+    def definition(self) -> str:
+        """What accumulators are made by, for snapshots: others do not go on with them."""
+        return f"{self.name}({', '.join(self.made_of)})"
 
     @property
     def arity(self) -> int:
@@ -278,6 +286,7 @@ def of(
             for function in accumulators
         ),
         name="of",
+        made_of=(create.__qualname__,) if isinstance(create, type) else (),
     )
 
 

@@ -137,6 +137,7 @@ def _adapted(
         accumulate_keyed=None,
         loop_bodies=(body,),
         name=f"{name}_{downstream.name}",
+        made_of=(downstream.definition,),
     )
     return cast("AggregateOperation[T, A, R]", adapted)
 
@@ -287,6 +288,7 @@ def _side_by_side(
         deduct=None if None in deducts else _pairwise("deduct", operations, deducts),
         loop_bodies=bodies,
         name=name,
+        made_of=tuple(operation.definition for operation in operations),
     )
 
 

@@ -276,4 +276,5 @@ def grouping_by(
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(dict, accumulate, in_place=True),),
         name="grouping_by",
+        made_of=(downstream.definition,),
     )

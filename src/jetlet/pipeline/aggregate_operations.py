@@ -293,6 +293,7 @@ def _ranking(
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(list, accumulate, in_place=True),),
         name=name,
+        made_of=(str(n),),
     )
 
 

@@ -58,6 +58,7 @@ def approx_distinct(
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(create, accumulate, in_place=True),),
         name="approx_distinct",
+        made_of=(str(lg_k),),
     )
 
 
@@ -103,6 +104,7 @@ def approx_quantiles(
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(create, accumulate, in_place=True),),
         name="approx_quantiles",
+        made_of=(str(k),),
     )
 
 

@@ -11,7 +11,7 @@ of its accumulators must fit into memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -69,6 +69,7 @@ class KeyedProcessor(BatchProcessor):
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         super().__init__()
+        self._definition = operation.definition
         self._step = step
         self._finish = finish
         self._table = SpillingTable(operation.combine, memory_limit)
@@ -118,6 +119,9 @@ class KeyedProcessor(BatchProcessor):
         if not self._table.has_spilled:
             return parts
         return ((PartOfKey(key, number), acc) for (key, acc), number in zip(parts, count()))
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"aggregate": self._definition}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         # A key may come several times: from a file, or from several processors.
@@ -260,6 +264,9 @@ class AccumulateProcessor(BatchProcessor):
 
     def save_to_snapshot(self) -> bool:
         return self.outbox.offer_to_snapshot(BroadcastKey(self.context.global_index), self._value)
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"aggregate": self._operation.definition}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         context, combine = self.context, self._operation.combine

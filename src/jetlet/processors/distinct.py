@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
@@ -99,6 +99,9 @@ class DistinctProcessor(IncrementalProcessor):
             # Keys never change, so they can be saved while others are added to a copy.
             self.outbox.save_later((key, True) for key in list(self._seen))
         return True
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"state": "distinct keys"}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._seen.update([key for key, _ in inbox.take()])

@@ -9,7 +9,7 @@ then: so bounded input, which has no watermarks, gives the same on every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -18,7 +18,7 @@ from typing import Any, Final
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
-from jetlet.core.processor import ProcessorContext
+from jetlet.core.processor import ProcessorContext, different_state
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
@@ -47,10 +47,10 @@ AddKey = Callable[[Any, int], Entry]
 class ExpiringStateProcessor(EventStateProcessor):
     """Events in, events out, with a state per key.
 
-    ``create_fn()`` makes the state of a key; ``write`` writes the statements that deal with an
-    event, and returns the expression of its result: the state is ``entry[0]``, and there are
-    ``key`` and ``item``. The result is used as :class:`~jetlet.processors.stateful` says of
-    ``kind``.
+    ``create_fn()`` makes the state of a key, which is what ``definition`` says; ``write`` writes
+    the statements that deal with an event, and returns the expression of its result: the state is
+    ``entry[0]``, and there are ``key`` and ``item``. The result is used as
+    :class:`~jetlet.processors.stateful` says of ``kind``.
 
     When a state is dropped ``on_evict(state, key, watermark)`` is called. For a flat map it returns
     an iterable of items to emit, otherwise one item, or ``None`` for none. They have the time of
@@ -73,6 +73,7 @@ class ExpiringStateProcessor(EventStateProcessor):
         key_fn: KeyFn,
         ttl: int,
         *,
+        definition: str = "by key",
         on_evict: OnEvict | None = None,
         late_ordinal: int | None = None,
         policy: ErrorPolicy,
@@ -80,6 +81,7 @@ class ExpiringStateProcessor(EventStateProcessor):
     ) -> None:
         super().__init__(data_ordinals, late_ordinal)
         self._kind = kind
+        self._definition = definition
         self._create_fn = create_fn
         self._key_fn = key_fn
         self._ttl = ttl
@@ -97,6 +99,8 @@ class ExpiringStateProcessor(EventStateProcessor):
         keys that are gone."""
         self._numbers = count()
         self._checks_keys = False
+        self._was_other = False
+        """True if the state to be restored had another time-to-live."""
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -206,6 +210,23 @@ class ExpiringStateProcessor(EventStateProcessor):
         yield from self._entries.items()
         yield self._time_entry()
 
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"state": self._definition, "ttl": self._ttl}
+
+    def restored_from(self, definition: Mapping[str, Any]) -> None:
+        """Another time-to-live counts from the last event of each key, which is known."""
+        mine = self.state_definition()
+        if definition != {**mine, "ttl": definition.get("ttl")}:
+            raise different_state(definition, mine)
+        self._was_other = True
+
+    def finish_snapshot_restore(self) -> bool:
+        super().finish_snapshot_restore()
+        if self._was_other and self._emitting is None:
+            # What would be gone by now must not be there for the next event.
+            self._emitting = self._evict(self._time)
+        return self._emit()
+
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, value in inbox:
             if isinstance(key, BroadcastKey):
@@ -268,6 +289,7 @@ def expiring_rolling(
         operation.loop_body().add(code, "entry[0]", "item")
         return f"(key, {code.call(operation.export, 'entry[0]')})"
 
+    options["definition"] = operation.definition
     return ExpiringStateProcessor(MAP, operation.create, write, *args, **options)
 
 

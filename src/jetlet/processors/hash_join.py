@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product, repeat
 from typing import Any
@@ -255,6 +255,9 @@ class HashJoinProcessor(BatchProcessor):
         for index, side in enumerate(self._sides):
             for number, entries in enumerate(side.entries()):
                 yield BroadcastKey((index, number)), (index, entries)
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"join": "hash", "sides": len(self._sides)}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for _, (index, entries) in inbox.take():

@@ -49,7 +49,7 @@ The loop is compiled. For the first side, with a ``to_output``, it is::
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -58,7 +58,7 @@ from typing import Any, Final
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
-from jetlet.core.processor import ProcessorContext
+from jetlet.core.processor import ProcessorContext, different_state
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
@@ -222,6 +222,20 @@ class IntervalJoinProcessor(EventStateProcessor):
             if key not in first:
                 yield key, (None, kept)
         yield self._time_entry()
+
+    def state_definition(self) -> Mapping[str, Any]:
+        lower, upper = self._bounds[0]
+        return {"join": "interval", "lower": lower, "upper": upper}
+
+    def restored_from(self, definition: Mapping[str, Any]) -> None:
+        """A shorter interval, within the one before, finds all events that it needs."""
+        mine, (lower, upper) = self.state_definition(), self._bounds[0]
+        saved = definition.get("lower", 0), definition.get("upper", 0)
+        if definition != {**mine, "lower": saved[0], "upper": saved[1]}:
+            raise different_state(definition, mine)
+        if lower < saved[0] or upper > saved[1]:
+            why = "what is saved suffices for intervals that are within that"
+            raise different_state(definition, mine, why)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, value in inbox:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jetlet.core.inbox import Inbox
@@ -90,6 +90,9 @@ class RollingAggregateProcessor(IncrementalProcessor):
 
     def save_to_snapshot(self) -> bool:
         return self._saver.save_table(self.outbox, self._table)
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"state": self._operation.definition}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._table.update(inbox.take())

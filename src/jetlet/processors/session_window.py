@@ -6,7 +6,7 @@ overlap or touch are one session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
@@ -226,6 +226,10 @@ class SessionWindowProcessor(EventStateProcessor):
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         yield from self._sessions.items()
         yield self._time_entry()
+
+    def state_definition(self) -> Mapping[str, Any]:
+        operation = self._operation.definition
+        return {"window": "session", "gap": self._window.gap, "of": operation}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:

@@ -16,17 +16,17 @@ when a turn's time is up the rest waits for the next one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import NoneType
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import BroadcastKey, Watermark
+from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
-from jetlet.core.processor import ProcessorContext
+from jetlet.core.processor import ProcessorContext, different_state
 from jetlet.core.traits import Repeats
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
@@ -138,6 +138,8 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._next_early = 0
         self._partitioner: Partitioner | None = None
         self._checks_keys = False
+        self._was_other = False
+        """True if the state to be restored is of a window with other frames."""
         self._later: list[tuple[int, Table]] = []
         """Frames that are saved while the processor goes on."""
 
@@ -454,6 +456,21 @@ class SlidingWindowProcessor(EventStateProcessor):
                     yield key, (end, value)
         yield self._time_entry()
 
+    def state_definition(self) -> Mapping[str, Any]:
+        window, operation = self._window, self._operation.definition
+        return {"window": "sliding", "size": window.size, "slide": window.slide, "of": operation}
+
+    def restored_from(self, definition: Mapping[str, Any]) -> None:
+        """A window that is not longer, and slides in steps of whole frames, finds all it needs."""
+        mine, window = self.state_definition(), self._window
+        size, slide = definition.get("size", 0), definition.get("slide", 0)
+        if definition != {**mine, "size": size, "slide": slide}:
+            raise different_state(definition, mine)
+        if window.size > size or window.slide % slide or size % slide or window.size % window.slide:
+            why = "what is saved suffices for windows that are not longer, and slide by a multiple"
+            raise different_state(definition, mine, why)
+        self._was_other = True
+
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         frames = self._frames
         for key, saved in inbox:
@@ -461,13 +478,24 @@ class SlidingWindowProcessor(EventStateProcessor):
                 self._saved_time.restore(saved)
                 continue
             end, value = saved
+            if self._was_other:
+                end += -end % self._window.slide
             table = frames.get(end)
             if table is None:
                 table = frames[end] = {}
-            table[key] = value
+            if self._was_other and key in table:
+                self._combine(table, [(key, value)])
+            else:
+                table[key] = value
 
     def finish_snapshot_restore(self) -> bool:
         super().finish_snapshot_restore()
+        if self._was_other and self._time != MIN_TIMESTAMP:
+            # The window that is next ends after the last one that was emitted, however that slid.
+            self._time -= self._time % self._window.slide
+            outside = self._time + self._window.slide - self._window.size
+            for end in [end for end in self._frames if end <= outside]:
+                del self._frames[end]
         if self._deducts and self._emitting is None and self.touched is None:
             self._emitting = self._rebuild()
         return self._emit()

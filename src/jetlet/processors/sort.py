@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -285,6 +285,9 @@ class SortProcessor(BatchProcessor):
             items = self._buffer[start : start + MEMORY_CHUNK]
             yield SortPart(me, number), (me, _UNSORTED, start, items)
             number += 1
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"sort": "descending" if self._order.reverse else "ascending"}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         """Take chunks as they come, in any order; those of a run find together at the end."""

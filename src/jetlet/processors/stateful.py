@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jetlet.core.inbox import Inbox
@@ -107,6 +107,9 @@ class StatefulProcessor(IncrementalProcessor):
 
     def save_to_snapshot(self) -> bool:
         return self._saver.save_table(self.outbox, self._states)
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"state": "by key"}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         self._states.update(inbox.take())

@@ -267,8 +267,10 @@ class SnapshotDriver:
         """What the record says of each vertex."""
         sizes: dict[str, tuple[int, int]] = {}
         versions: dict[str, int] = {}
+        definitions: dict[str, Mapping[str, Any]] = {}
         for report in reports:
             versions.update(report.schema_versions)
+            definitions.update(report.definitions)
             for vertex, (entries, size) in report.vertices.items():
                 before = sizes.get(vertex, (0, 0))
                 sizes[vertex] = (before[0] + entries, before[1] + size)
@@ -281,6 +283,7 @@ class SnapshotDriver:
                 processors,
                 *sizes.get(vertex, (0, 0)),
                 schema_version=versions.get(vertex, 1),
+                definition=definitions.get(vertex),
                 ended=tuple(sorted(indexes.get(vertex, ()))),
             )
             for vertex, processors in self._job.processors.items()

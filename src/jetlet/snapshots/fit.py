@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
@@ -12,6 +13,7 @@ from jetlet.core.traits import State
 from jetlet.core.vertex import Vertex
 from jetlet.errors import SnapshotError
 from jetlet.snapshots.format import VertexState
+from jetlet.snapshots.restore import make_fit
 from jetlet.snapshots.store import StoredSnapshot
 
 logger = logging.getLogger("jetlet.job")
@@ -38,6 +40,10 @@ def check_fit(stored: StoredSnapshot, dag: DAG, *, allow_changes: bool) -> None:
                 new.append(vertex.name)
         elif processor is not None:
             _check_version(vertex.name, saved, processor, where)
+            try:
+                make_fit(vertex.name, processor, saved)
+            except SnapshotError as error:
+                raise SnapshotError(f"{where}: {error}") from error
     if not gone and not new:
         return
     changes = "; ".join(filter(None, (_listed("gone", gone), _listed("new", new))))
@@ -54,6 +60,17 @@ def check_fit(stored: StoredSnapshot, dag: DAG, *, allow_changes: bool) -> None:
 def _listed(what: str, names: Iterable[str]) -> str:
     text = ", ".join(map(repr, names))
     return f"{what}: {text}" if text else ""
+
+
+def definitions(dag: DAG) -> dict[str, Mapping[str, Any]]:
+    """What the states of vertices are made by, where that makes a difference."""
+    found = {}
+    for vertex in dag:
+        processor = _sample(vertex)
+        definition = None if processor is None else processor.state_definition()
+        if definition is not None:
+            found[vertex.name] = definition
+    return found
 
 
 def _sample(vertex: Vertex) -> Processor | None:

@@ -30,6 +30,9 @@ from zlib import crc32
 from jetlet.errors import SnapshotError
 
 FORMAT_VERSION = 1
+"""Of state files."""
+RECORD_VERSION = 2
+"""Of records and other files with values: with 2 came the definitions of states."""
 MAGIC = b"jetlet state\n"
 STATE, REPORTS, END = range(3)
 """Kinds of chunks. Reports are what a processor that has ended had told the submitting process."""
@@ -43,10 +46,10 @@ class UnknownFormatError(SnapshotError):
     """Written by another version of Jetlet: not damaged, so no reason to use an older one."""
 
 
-def _check_version(version: int, name: str) -> None:
-    if version != FORMAT_VERSION:
+def _check_version(version: int, name: str, newest: int = FORMAT_VERSION) -> None:
+    if not 1 <= version <= newest:
         raise UnknownFormatError(
-            f"{name} has format {version}, and this version of Jetlet reads {FORMAT_VERSION}: "
+            f"{name} has format {version}, and this version of Jetlet reads {newest}: "
             f"run it with the version that wrote it"
         )
 
@@ -179,6 +182,8 @@ class VertexState:
     entries: int = 0
     bytes: int = 0
     schema_version: int = 1
+    definition: Mapping[str, Any] | None = None
+    """What its state was made by; ``None`` if that makes no difference, or is not known."""
     ended: tuple[int, ...] = ()
     """Processors that had completed."""
 
@@ -239,7 +244,7 @@ class SnapshotRecord:
 
 def seal(values: Mapping[str, Any]) -> bytes:
     """Values that JSON has, with a checksum."""
-    values = {"format": FORMAT_VERSION, **values}
+    values = {"format": RECORD_VERSION, **values}
     return json.dumps({**values, "crc32": _checksum(values)}, indent=1).encode()
 
 
@@ -254,7 +259,7 @@ def unseal(data: bytes, name: str, *, unsealed: Collection[str] = ()) -> dict[st
             return values
         if values.pop("crc32") != _checksum(values):
             raise SnapshotError(f"{name} is damaged: it has another checksum")
-        _check_version(values.pop("format"), name)
+        _check_version(values.pop("format"), name, RECORD_VERSION)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SnapshotError(f"{name} is damaged: {type(error).__name__}: {error}") from error
     return values

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.directory import SnapshotDirectory
@@ -21,6 +22,8 @@ class MemberSnapshots:
         self.context = context
         self.schema_versions: dict[str, int] = {}
         """Of the vertices whose state has another version than 1."""
+        self.definitions: dict[str, Mapping[str, Any]] = {}
+        """What states are made by, by vertex, where that makes a difference."""
         self._writer = writer
         self._told = 0
 
@@ -59,7 +62,12 @@ class MemberSnapshots:
         def on_written(written: Written) -> None:
             on_saved(
                 MemberReport(
-                    written.error, written.file, written.vertices, self.schema_versions, ended
+                    written.error,
+                    written.file,
+                    written.vertices,
+                    self.schema_versions,
+                    self.definitions,
+                    ended,
                 )
             )
 

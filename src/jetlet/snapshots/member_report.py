@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jetlet.snapshots.format import Chunk, StateFile
 
@@ -32,5 +33,7 @@ class MemberReport:
     """Entries and bytes by vertex."""
     schema_versions: Mapping[str, int] = field(default_factory=dict)
     """By vertex, where it is not 1."""
+    definitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What states are made by, by vertex, where that makes a difference."""
     ended: tuple[EndedProcessor, ...] = ()
     """Those of this member that have completed since its last report."""

@@ -10,7 +10,7 @@ from jetlet.core.items import DONE as DONE_ITEM
 from jetlet.core.items import BroadcastKey
 from jetlet.core.partitioning import partition_ids
 from jetlet.core.processor import Processor
-from jetlet.errors import RestartableError
+from jetlet.errors import RestartableError, SnapshotError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.outbound_edge import OutboundEdge
 from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
@@ -18,7 +18,7 @@ from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.snapshots.directory import SnapshotDirectory, UnreadableError
-from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord
+from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord, VertexState
 from jetlet.snapshots.state_sink import Entry
 
 RESTORE_ORDINAL = -1
@@ -79,6 +79,12 @@ class Restore:
         if state is None or state.schema_version == processor.schema_version:
             return None
         return state.schema_version
+
+    def make_fit(self, vertex: str, processor: Processor) -> None:
+        """Let a processor get ready for state of another definition than its own."""
+        state = self._record.vertices.get(vertex)
+        if state is not None:
+            make_fit(vertex, processor, state)
 
     def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
         """What feeds the restore edges."""
@@ -158,6 +164,21 @@ class RestoreTasklet(Tasklet):
         if position + taken < len(load):
             self._pending.append((queue, load, position + taken))
         return taken > 0
+
+
+def make_fit(vertex: str, processor: Processor, state: VertexState) -> None:
+    """Let a processor get ready for state of another definition, or raise that it cannot be."""
+    saved = state.definition
+    if saved is None or not state.entries or saved == processor.state_definition():
+        return
+    try:
+        processor.restored_from(saved)
+    except SnapshotError as error:
+        raise SnapshotError(
+            f"the state of {vertex!r} cannot be restored: {error}. Let it be what it was; or give "
+            f"it another name, with name=..., and write JobConfig(allow_changed_stages=True), and "
+            f"it begins without any"
+        ) from error
 
 
 def _split(route: Route, entries: list[Entry]) -> list[list[Entry]]:

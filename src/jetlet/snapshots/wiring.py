@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import Vertex
@@ -25,6 +25,8 @@ class Saving(Protocol):
     context: SnapshotContext
     schema_versions: dict[str, int]
     """Of the vertices whose state has another version than 1."""
+    definitions: dict[str, Mapping[str, Any]]
+    """What states are made by, by vertex, where that makes a difference."""
 
     def sink(self, vertex: str, processor: int) -> StateSink | None:
         """Where a processor saves its state; ``None`` if it has none to save."""
@@ -41,6 +43,9 @@ class Recovery(Protocol):
 
     def saved_schema(self, vertex: str, processor: Processor) -> int | None:
         """The version of the vertex's state, if it is not that of the processor."""
+
+    def make_fit(self, vertex: str, processor: Processor) -> None:
+        """Let a processor get ready for state of another definition than its own."""
 
     def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
         """What feeds the restore edges."""
@@ -84,6 +89,11 @@ class SnapshotWiring:
             return TaskletSnapshots(self._context)
         if processor.schema_version != 1:
             snapshots.schema_versions[vertex] = processor.schema_version
+        definition = processor.state_definition()
+        if definition is not None:
+            snapshots.definitions[vertex] = definition
+        if self._restore is not None:
+            self._restore.make_fit(vertex, processor)
         return TaskletSnapshots(
             self._context,
             snapshots.sink(vertex, context.global_index),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shutil
 
@@ -151,3 +152,12 @@ def test_checkpoints_go_where_spark_reaches_them(tmp_path):
     log._location = "s3://bucket/state"
     assert log.checkpoint.startswith("s3a://bucket/state/jobs/job")
     assert log.state.startswith("s3://bucket/state/jobs/job")
+
+
+def test_a_record_of_an_earlier_version_has_no_definitions(tmp_path):
+    now = record(attempt(tmp_path), 0, definitions={"sums": {"size": 1}})
+    assert pickle.loads(pickle.dumps(now)) == now
+    make, args, state = now.__reduce_ex__(2)[:3]
+    earlier = make(*args)
+    earlier.__setstate__(state[:-1])
+    assert earlier == record(attempt(tmp_path / "other"), 0)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
@@ -62,6 +63,13 @@ class BatchRecord:
     """Of the input."""
     is_last: bool = False
     """The stream has ended."""
+    definitions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What states are made by, by vertex, where that makes a difference."""
+
+    def __setstate__(self, state: list[Any]) -> None:
+        # Earlier versions have no definitions.
+        for each, value in zip(fields(self), [*state, {}], strict=False):
+            object.__setattr__(self, each.name, value)
 
     def to_bytes(self) -> bytes:
         """As it is stored."""

@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.items import Watermark
+from jetlet.core.processor import different_state
 from jetlet.errors import JobCancelledError, JobFailedError, SnapshotError
 from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
+from jetlet.snapshots.fit import definitions
 from jetlet.spark.batch.exchange import METRICS, REPORTS, row_schema
 from jetlet.spark.batch.fragments import Fragment
 from jetlet.spark.batch.runner import SparkRunner, Width
@@ -74,6 +76,7 @@ class MicroBatchRunner(SparkRunner):
         self._batch: MicroBatch | None = None
         self._outcome = Outcome()
         self._specs: dict[Fragment, bytes] = {}
+        self._definitions = definitions(plan.dag)
         self._delivered = -1
         """The last batch whose items the sinks of this process have."""
         history.on_stop = self._wake
@@ -152,6 +155,14 @@ class MicroBatchRunner(SparkRunner):
                 f"a difference at {changed}. Give the job another name, or write "
                 f"JobConfig(start_fresh=True)"
             )
+        for vertex, definition in last.definitions.items():
+            now = self._definitions.get(vertex)
+            if definition != now:
+                raise SnapshotError(
+                    f"{vertex!r} cannot go on with what batches have left in "
+                    f"{self._log.directory}: {different_state(definition, now)}. Let it be what "
+                    f"it was; or give the job another name, or write JobConfig(start_fresh=True)"
+                )
         self._tasks |= {names[name]: count for name, count in last.tasks.items()}
 
     def _is_fixed(self, fragment: Fragment) -> bool:
@@ -285,6 +296,7 @@ class MicroBatchRunner(SparkRunner):
             watermarks=watermarks,
             states=outcome.states,
             prepared=outcome.prepared,
+            definitions=self._definitions,
             digest=given.digest,
             is_last=batch.is_last,
         )

@@ -125,6 +125,7 @@ class TaskSnapshots:
     chunks: list[Chunk] = field(default_factory=list)
     """What those processors have saved that are not incremental."""
     schema_versions: dict[str, int] = field(default_factory=dict)
+    definitions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def sink(self, vertex: str, processor: int) -> StateSink:
         """Where a processor saves its state."""
@@ -146,6 +147,9 @@ class TaskRestore:
 
     def is_alike(self, vertex: str, total: int) -> bool:
         return True
+
+    def make_fit(self, vertex: str, processor: Processor) -> None:
+        """It does: the driver has compared the definitions."""
 
     def saved_schema(self, vertex: str, processor: Processor) -> int | None:
         """The version of the vertex's state, if it is not that of the processor."""

@@ -8,7 +8,7 @@ the last batch, which has no input, is completed, so that all windows are emitte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -118,6 +118,7 @@ class SavedVertices:
     schema_versions: dict[str, int] = field(default_factory=dict)
     sinks: Callable[[str, int], StateSink | None] = lambda vertex, processor: None
     left_out: frozenset[str] = frozenset()
+    definitions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def sink(self, vertex: str, processor: int) -> StateSink | None:
         """Where a processor saves its state, if it has any."""
