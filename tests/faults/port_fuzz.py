@@ -25,7 +25,8 @@ class Bomb:
 
 
 def message(kind, body, length=None):
-    return struct.pack("!IBI", length or len(body), kind, zlib.crc32(body)) + body
+    fields = struct.pack("!IBII", length or len(body), kind, 0, zlib.crc32(body))
+    return fields + struct.pack("!I", zlib.crc32(fields)) + body
 
 
 def payloads(rnd, claim):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobStatus
+from jetlet import EmbeddedEngine, JobConfig, JobStatus
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.errors import JobFailedError, RestartableError
 from jetlet.jobs.members import members_coordinator
@@ -238,10 +238,11 @@ def spin_for(seconds):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_busy_member_is_not_taken_for_a_dead_one(monkeypatch):
     monkeypatch.setattr(members_coordinator, "HEARTBEAT_LIMIT", 0.8)
-    spin = spin_for(1.5)
+    spin = spin_for(3.0)
     got = []
     with EmbeddedEngine(members=2) as engine:
-        job = engine.submit(endless(sink=got.append, middle=partial(Hog, spin)))
+        dag = endless(sink=got.append, middle=partial(Hog, spin))
+        job = engine.submit(dag, JobConfig(link_timeout=2.0))
         # Behind the busy one's first batch.
         until(lambda: sum(member == 1 for member, _ in got) > 2000)
         assert job.status is JobStatus.RUNNING

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jetlet.network.connection import Connection
+from jetlet.network.connection import BEAT, Connection
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 
 TIMEOUT = 10.0
@@ -27,7 +27,10 @@ async def until_true(condition):
 class End:
     """One end of a connection that remembers all that happens to it."""
 
-    def __init__(self):
+    def __init__(self, beat=BEAT):
+        self._beat = beat
+        self.silence = 0.0
+        self.silent = asyncio.Event()
         self.messages = []
         self.ready = asyncio.Event()
         self.closed = asyncio.Event()
@@ -48,6 +51,8 @@ class End:
             on_message=self._message,
             on_closed=self._closed,
             on_refused=refuse,
+            on_silence=self._silent,
+            beat=self._beat,
         )
         return self.connection
 
@@ -57,6 +62,19 @@ class End:
     def _closed(self, _, error):
         self.error = error
         self.closed.set()
+
+    def _silent(self, _, seconds):
+        self.silence = seconds
+        self.silent.set()
+
+    async def until_beats(self, count):
+        """Wait for so many messages or heartbeats."""
+        await until_true(lambda: self.connection._received >= count)
+
+    async def until_bytes(self, count):
+        """Wait until so many bytes have come since the handshake."""
+        at = ServerHandshake(b"", 0).expects
+        await until_true(lambda: self.connection.bytes_in >= count + at)
 
     async def until(self, count):
         """Wait for so many messages."""
@@ -70,12 +88,12 @@ class End:
 
 
 @asynccontextmanager
-async def connected(server_secret=None, client_secret=None, *, is_direct=True):
+async def connected(server_secret=None, client_secret=None, *, is_direct=True, beat=BEAT):
     """Two ends over a socket pair, in the middle of their handshake."""
     loop = asyncio.get_running_loop()
     secret = server_secret or new_secret()
     left, right = socket.socketpair()
-    server, client = End(), End()
+    server, client = End(beat), End(beat)
     await loop.connect_accepted_socket(lambda: server.make(ServerHandshake(secret, 0)), left)
     await loop.create_unix_connection(
         lambda: client.make(ClientHandshake(client_secret or secret, 1, 0)), sock=right

@@ -21,9 +21,20 @@ from jetlet.network.handshake import ClientHandshake, HandshakeError, ServerHand
 SECRET = new_secret()
 
 
-def message(kind, body, *, length=None, checksum=None):
+FIELDS = struct.Struct("!IBII")
+
+
+def message(kind, body, *, number=0, length=None, checksum=None):
     size = len(body) if length is None else length
-    return HEADER.pack(size, kind, zlib.crc32(body) if checksum is None else checksum) + body
+    fields = FIELDS.pack(size, kind, number, zlib.crc32(body) if checksum is None else checksum)
+    return fields + struct.pack("!I", zlib.crc32(fields)) + body
+
+
+def flipped(data, at):
+    """With one bit changed."""
+    changed = bytearray(data)
+    changed[at] ^= 0x10
+    return bytes(changed)
 
 
 async def reader_and_writer(end):
@@ -186,9 +197,16 @@ def test_backlog_counts_what_a_slow_reader_has_not_taken(end):
 @pytest.mark.parametrize(
     ("junk", "reason"),
     [
-        (message(DATA, b"abc", checksum=1), "checksum"),
-        (message(DATA, b"", length=MAX_MESSAGE + 1), "claims to have"),
-        (message(DATA, b"", length=2**32 - 1), "claims to have"),
+        (message(DATA, b"abc", number=1, checksum=1), "checksum"),
+        (message(DATA, b"", number=1, length=MAX_MESSAGE + 1), "claims to have"),
+        (message(DATA, b"", number=1, length=2**32 - 1), "claims to have"),
+        (message(DATA, b"abc", number=0), "message 1 is missing: here is number 0"),
+        (message(DATA, b"abc", number=2), "message 1 is missing: here is number 2"),
+        # In the length, the type, the number, the checksums and the bytes.
+        *(
+            (flipped(message(DATA, b"abc", number=1), at), "damaged")
+            for at in range(HEADER.size + 3)
+        ),
     ],
 )
 def test_broken_message_closes_the_connection(end, junk, reason):
@@ -196,7 +214,8 @@ def test_broken_message_closes_the_connection(end, junk, reason):
         one = end()
         raw = await reader_and_writer(one)
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(raw, message(DATA, b"good") + junk + message(DATA, b"never read"))
+        good, rest = message(DATA, b"good"), message(DATA, b"never read", number=2)
+        await loop.sock_sendall(raw, good + junk + rest)
         await one.soon(one.closed)
         assert one.messages == [(DATA, b"good")]
         assert isinstance(one.error, MessageError)
@@ -225,7 +244,7 @@ def test_messages_arrive_byte_by_byte(end):
         raw = await reader_and_writer(one)
         raw.setblocking(True)
         body = os.urandom(300)
-        for byte in message(DATA, body) + message(1, b""):
+        for byte in message(DATA, body) + message(1, b"", number=1):
             raw.send(bytes([byte]))
             await asyncio.sleep(0)
         assert await one.until(2) == [(DATA, body), (1, b"")]
@@ -361,5 +380,74 @@ def test_oversized_message_is_refused_where_it_is_sent(ends, monkeypatch):
         async with ends() as (_, client):
             with pytest.raises(MessageError, match="1,000 are the limit"):
                 client.connection.send(DATA, bytes(1001))
+
+    asyncio.run(run())
+
+
+# --- Heartbeats -------------------------------------------------------------------------------
+
+
+def test_heartbeats_go_both_ways_and_are_no_messages(ends):
+    async def run():
+        async with ends(beat=0.001) as (server, client):
+            await client.soon(client.ready)
+            await server.until_beats(3)
+            await client.until_beats(3)
+            assert server.messages == client.messages == []
+
+    asyncio.run(run())
+
+
+def test_silence_is_told_until_something_comes(end):
+    async def run():
+        one = end(beat=0.001)
+        raw = await reader_and_writer(one)  # which never says anything
+        await one.soon(one.silent)
+        assert one.silence > 0.002
+        assert not one.closed.is_set()
+        await asyncio.get_running_loop().sock_sendall(raw, message(DATA, b"here I am"))
+        await one.until(1)
+        assert one.connection._silence.look(asyncio.get_running_loop().time()) < one.silence + 10
+        raw.close()
+        await one.soon(one.closed)
+
+    asyncio.run(run())
+
+
+def test_bytes_of_a_large_message_count_as_a_sign_of_life_unless_they_are_few(end):
+    async def run():
+        one = end()
+        raw = await reader_and_writer(one)
+        loop = asyncio.get_running_loop()
+        heard = []
+        hear = one.connection._hear
+        one.connection._hear = lambda: (heard.append(True), hear())
+        whole = message(DATA, bytes(module.SCRATCH * 4))
+        begun = module.SCRATCH // 2
+        await loop.sock_sendall(raw, whole[:begun])
+        await one.until_bytes(begun)
+        assert not heard
+        sent = begun
+        while not heard:
+            assert sent <= begun + module.PROGRESS
+            await loop.sock_sendall(raw, whole[sent : sent + 1000])
+            sent += 1000
+            await one.until_bytes(sent)
+        assert sent - begun >= module.PROGRESS
+        await loop.sock_sendall(raw, whole[sent:])
+        await one.until(1)
+        raw.close()
+        await one.soon(one.closed)
+
+    asyncio.run(run())
+
+
+def test_both_ends_of_a_connection_are_named(ends):
+    async def run():
+        async with ends() as (server, client):
+            await client.soon(client.ready)
+            await server.soon(server.ready)
+            assert server.connection.addresses == "member 0 with member 1"
+            assert client.connection.addresses == "member 1 with member 0"
 
     asyncio.run(run())

@@ -9,6 +9,7 @@ from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.snapshots.context import GUARANTEES, NONE
 
+MIN_LINK_TIMEOUT = 2.0
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
 
@@ -50,6 +51,9 @@ class JobConfig:
     restart_pause: float = 0.1
     """Seconds before the first of these restarts; before each further one it is twice as long."""
     max_restart_pause: float = 30.0
+    link_timeout: float = 10.0
+    """Seconds within which it is noticed that nothing comes over the connection of two members, or
+    of one with the submitting process. Then the job fails, or restarts if it has snapshots."""
     suspend_on_failure: bool = False
     """Suspend the job when it fails, so that it can be resumed from its last snapshot."""
     streaming: str | None = None
@@ -76,6 +80,11 @@ class JobConfig:
                 raise InvalidArgumentError(
                     f"{name} is in seconds and positive, not {getattr(self, name)}"
                 )
+        if self.link_timeout < MIN_LINK_TIMEOUT:
+            raise InvalidArgumentError(
+                f"link_timeout must be {MIN_LINK_TIMEOUT} s or more, not {self.link_timeout}: "
+                f"members that are busy are silent for a while"
+            )
         if self.max_restarts < 0:
             raise InvalidArgumentError(
                 f"max_restarts cannot be {self.max_restarts}: write 0 or more"

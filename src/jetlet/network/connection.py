@@ -1,8 +1,13 @@
 """Connection: messages between two processes over one socket.
 
-A message is ``length, type, checksum`` and that many bytes. Those of a type below :data:`DATA` are
-control messages and go ahead of data that waits to be sent; those of one class keep their order.
-Everything here runs on the network's event loop, but for what says otherwise.
+A message is a header and as many bytes as that says. The header has a number that counts the
+messages of its direction, a checksum of the bytes and one of itself: what is damaged, missing or
+doubled on the way ends the connection, before anybody waits for bytes that a damaged length claims.
+Messages of a type below :data:`DATA` are control messages and go ahead of data that waits to be
+sent; those of one class keep their order.
+
+Both sides send a heartbeat every second or so, and know how long they have not heard of the
+other. Everything here runs on the network's event loop, but for what says otherwise.
 """
 
 from __future__ import annotations
@@ -18,11 +23,15 @@ from collections.abc import Callable
 from typing import Any
 
 from jetlet.errors import JetletError
-from jetlet.network.handshake import Handshake, HandshakeError
+from jetlet.network.handshake import COORDINATOR, Handshake, HandshakeError
+from jetlet.network.silence import Silence
 
 logger = logging.getLogger("jetlet.network")
 
-HEADER = struct.Struct("!IBI")  # length, type, checksum
+_FIELDS = struct.Struct("!IBII")  # length, type, number, checksum of the bytes
+_CHECKSUM = struct.Struct("!I")  # of those fields
+HEADER = struct.Struct("!IBIII")  # both
+NUMBERS = 2**32
 MAX_MESSAGE = 2**31 - 1
 SCRATCH = 256 * 1024
 """Bytes read at a time; a message that is larger is read into a buffer of its own."""
@@ -39,13 +48,24 @@ HIGH_WATER = 128 * 1024
 """Bytes that may wait in the transport. Little, because no control message gets ahead of them."""
 HANDSHAKE_TIMEOUT = 5.0
 
+BEAT = 1.0
+"""Seconds between two heartbeats, by default."""
+PROGRESS = 64 * 1024
+"""Bytes of a message that is still on its way which count as much as a heartbeat, since those have
+to wait behind it. Less may be heartbeats that fill what was lost of it."""
+
+HEARTBEAT = 0x00
+"""The type of a message that says nothing but that its sender is there."""
 DATA = 0x80
 """The lowest type of data; all lower types are control messages."""
 
 Buffer = bytes | bytearray | memoryview
+_Message = tuple[int, int, int, tuple[Buffer, ...]]
+"""Length, type, checksum of the bytes, and the bytes, of a message that has no number yet."""
 OnMessage = Callable[["Connection", int, memoryview], None]
 OnClosed = Callable[["Connection", Exception | None], None]
 OnReady = Callable[["Connection"], None]
+OnSilence = Callable[["Connection", float], None]
 
 
 class MessageError(JetletError):
@@ -57,7 +77,8 @@ class Connection(asyncio.BufferedProtocol):
 
     ``on_ready`` is called when the handshake has succeeded, and refuses the connection by raising;
     ``on_message`` with each message after that; ``on_closed`` once at the end of a connection that
-    was ready, ``on_refused`` at the end of one that never was.
+    was ready, ``on_refused`` at the end of one that never was; ``on_silence``, at each heartbeat,
+    with the seconds for which the other side has said nothing, if that is more than two of them.
     """
 
     def __init__(
@@ -68,6 +89,8 @@ class Connection(asyncio.BufferedProtocol):
         on_message: OnMessage,
         on_closed: OnClosed,
         on_refused: OnClosed,
+        on_silence: OnSilence | None = None,
+        beat: float = BEAT,
     ) -> None:
         self.bytes_in = self.bytes_out = 0
         self.backlog = 0
@@ -77,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_message = on_message
         self._on_closed = on_closed
         self._on_refused = on_refused
+        self._on_silence = on_silence
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._is_ready = False
@@ -89,8 +113,10 @@ class Connection(asyncio.BufferedProtocol):
         """The socket, where whoever sends may write to it: not under TLS."""
         self._lock = threading.Lock()
         """Guards what waits to be written, and with it the order of messages."""
-        self._control: deque[tuple[Buffer, ...]] = deque()
-        self._data: deque[tuple[Buffer, ...]] = deque()
+        self._control: deque[_Message] = deque()
+        self._data: deque[_Message] = deque()
+        self._sent = self._received = 0
+        """Messages so far: the numbers of the next ones."""
         self._parts: deque[Buffer] = deque()
         """What is left of the messages that are being written."""
         # A stranger gets room for the next message of the handshake and no more.
@@ -98,7 +124,12 @@ class Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
         self._large: bytearray | None = None
         self._large_at = 0
-        self._large_header = (0, 0, 0)
+        self._large_header = (0, 0)
+        self._unheard = 0
+        """Bytes since the other side was last heard of."""
+        self._beat_period = beat
+        self._silence = Silence(beat, self._loop.time())
+        self._beating: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -108,6 +139,17 @@ class Connection(asyncio.BufferedProtocol):
         peer = self._handshake.peer
         assert peer is not None
         return peer
+
+    @property
+    def addresses(self) -> str:
+        """Both ends, for people: who they are and where."""
+        handshake = self._handshake
+        ours, theirs = name_of(handshake.identity), name_of(handshake.peer)
+        if self._transport is None:
+            return f"{ours} with {theirs}"
+        here = _shown(self._transport.get_extra_info("sockname"))
+        there = _shown(self._transport.get_extra_info("peername"))
+        return f"{ours}{here} with {theirs}{there}"
 
     @property
     def is_pending(self) -> bool:
@@ -124,19 +166,25 @@ class Connection(asyncio.BufferedProtocol):
             checksum = zlib.crc32(part, checksum)
         if length > MAX_MESSAGE:
             raise MessageError(f"a message of {length:,} bytes: {MAX_MESSAGE:,} are the limit")
-        message = (HEADER.pack(length, kind, checksum), *parts)
         with self._lock:
             if self._is_closed:
                 return
             if length <= DIRECT and self._is_idle():
-                if self._write_directly(b"".join(message)):
+                if self._write_directly(b"".join((self._header(length, kind, checksum), *parts))):
                     return
             else:
                 self.backlog += length + HEADER.size
-                (self._data if kind >= DATA else self._control).append(message)
+                waiting = self._data if kind >= DATA else self._control
+                waiting.append((length, kind, checksum, parts))
         if not self._is_flush_due:
             self._is_flush_due = True
             self._call_soon(self._flush)
+
+    def _header(self, length: int, kind: int, checksum: int) -> bytes:
+        """Of the next message to be written; by whoever may write."""
+        fields = _FIELDS.pack(length, kind, self._sent, checksum)
+        self._sent = (self._sent + 1) % NUMBERS
+        return fields + _CHECKSUM.pack(zlib.crc32(fields))
 
     def _is_idle(self) -> bool:
         """True if nothing waits to be written, anywhere, and nothing else is written meanwhile."""
@@ -221,9 +269,10 @@ class Connection(asyncio.BufferedProtocol):
             queue = self._control or self._data
             size = 0
             while queue and size < JOINED:
-                message = queue.popleft()
-                self._parts.extend(message)
-                size += sum(map(len, message))
+                length, kind, checksum, parts = queue.popleft()
+                self._parts.append(self._header(length, kind, checksum))
+                self._parts.extend(parts)
+                size += HEADER.size + length
         return bool(self._parts)
 
     def _write(self) -> int:
@@ -295,6 +344,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._large is not None:
                 self._large_at += nbytes
+                self._unheard += nbytes
+                if self._unheard >= PROGRESS:
+                    self._hear()
                 if self._large_at == len(self._large):
                     whole, self._large = self._large, None
                     self._deliver(self._large_header, memoryview(whole))
@@ -330,18 +382,39 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = bytearray(SCRATCH)
         if self._deadline is not None:
             self._deadline.cancel()
+        self._silence.heard(self._loop.time())
+        self._beating = self._loop.call_later(self._beat_period, self._beat)
         self._flush()
+
+    def _beat(self) -> None:
+        """Say that we are here, and look whether the other side does."""
+        self._beating = self._loop.call_later(self._beat_period, self._beat)
+        self.send(HEARTBEAT)
+        silence = self._silence.look(self._loop.time())
+        if silence > 2 * self._beat_period and self._on_silence is not None:
+            self._on_silence(self, silence)
+
+    def _hear(self) -> None:
+        self._unheard = 0
+        self._silence.heard(self._loop.time())
 
     def _parse(self) -> bool:
         """Take one message out of what was read; false if there is no whole one."""
         available = self._end - self._start - HEADER.size
         if available < 0:
             return False
-        header = HEADER.unpack_from(self._scratch, self._start)
-        length = header[0]
+        begin = self._start + HEADER.size
+        length, kind, number, checksum, of_header = HEADER.unpack_from(self._scratch, self._start)
+        fields = memoryview(self._scratch)[self._start : begin - _CHECKSUM.size]
+        if zlib.crc32(fields) != of_header:
+            raise MessageError(
+                "a message was damaged on the way: the checksum of its header is wrong"
+            )
+        if number != self._received:
+            raise MessageError(f"message {self._received} is missing: here is number {number}")
         if length > MAX_MESSAGE:
             raise MessageError(f"a message that claims to have {length:,} bytes")
-        begin = self._start + HEADER.size
+        header = kind, checksum
         if available >= length:
             # A copy: the items may keep views of it for as long as they live.
             body = bytes(memoryview(self._scratch)[begin : begin + length])
@@ -356,11 +429,14 @@ class Connection(asyncio.BufferedProtocol):
             self._start = self._end = 0
         return False
 
-    def _deliver(self, header: tuple[int, int, int], body: memoryview) -> None:
-        _, kind, checksum = header
+    def _deliver(self, header: tuple[int, int], body: memoryview) -> None:
+        kind, checksum = header
         if zlib.crc32(body) != checksum:
-            raise MessageError("a message whose checksum is wrong")
-        self._on_message(self, kind, body)
+            raise MessageError("a message was damaged on the way: its checksum is wrong")
+        self._received = (self._received + 1) % NUMBERS
+        self._hear()
+        if kind != HEARTBEAT:
+            self._on_message(self, kind, body)
 
     def eof_received(self) -> bool:
         return False
@@ -372,14 +448,31 @@ class Connection(asyncio.BufferedProtocol):
             self._data.clear()
             self._parts.clear()
             self.backlog = 0
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._beating):
+            if timer is not None:
+                timer.cancel()
         error = self._error or exc
         if self._is_ready:
             if error is not None:
-                logger.info("connection with member %s lost: %s", self.peer, error)
+                level = logging.WARNING if isinstance(error, MessageError) else logging.INFO
+                logger.log(level, "the connection of %s is lost: %s", self.addresses, error)
             self._on_closed(self, error)
         else:
             self._on_refused(
                 self, error or HandshakeError("it was closed before the handshake had ended")
             )
+
+
+def name_of(identity: int | None) -> str:
+    """What people call who has this identity."""
+    if identity is None:
+        return "a stranger"
+    return "the coordinator" if identity == COORDINATOR else f"member {identity}"
+
+
+def _shown(address: object) -> str:
+    """An address of a socket behind the name of who has it; Unix sockets have it at one end."""
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        return f" ({host}:{port})"
+    return f" ({address})" if address else ""

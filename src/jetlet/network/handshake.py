@@ -55,6 +55,7 @@ class ServerHandshake:
     """The side that was connected to, as ``identity``. It learns who the other one is."""
 
     def __init__(self, secret: bytes, identity: int) -> None:
+        self.identity = identity
         self._secret = secret
         self._identity = _IDENTITY.pack(identity)
         self._nonce = secrets.token_bytes(NONCE)
@@ -83,6 +84,7 @@ class ClientHandshake:
     """The side that connects, as ``identity``, to the server whose identity is ``peer``."""
 
     def __init__(self, secret: bytes, identity: int, peer: int) -> None:
+        self.identity = identity
         self._secret = secret
         self._identity = _IDENTITY.pack(identity)
         self._server = _IDENTITY.pack(peer)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from jetlet.errors import JetletError
-from jetlet.network.connection import DATA, Connection, OnClosed
+from jetlet.network.connection import BEAT, DATA, Connection, OnClosed, OnSilence
 from jetlet.network.handshake import ClientHandshake, Handshake, ServerHandshake
 from jetlet.network.listener import Listener, connect
 from jetlet.network.packets import MalformedPacketError, decode_header
@@ -35,6 +35,8 @@ class Hub:
         secret: bytes,
         *,
         on_lost: Callable[[int, Exception | None], None],
+        on_silence: OnSilence | None = None,
+        beat: float = BEAT,
         directory: str | None = None,
         host: str = "127.0.0.1",
         tls: Tls | None = None,
@@ -45,6 +47,8 @@ class Hub:
         self._count = count
         self._secret = secret
         self._on_lost = on_lost
+        self._on_silence = on_silence
+        self._beat = beat
         self._directory = directory
         self._host = host
         self._tls = tls
@@ -98,6 +102,8 @@ class Hub:
             on_message=self._receive,
             on_closed=self._closed,
             on_refused=on_refused,
+            on_silence=self._on_silence,
+            beat=self._beat,
         )
 
     def _ready(self, connection: Connection) -> None:

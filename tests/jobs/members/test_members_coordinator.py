@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from jetlet.jobs.members.members_coordinator import (
     HEARTBEAT_LIMIT,
+    HERE,
     JOIN_LIMIT,
     KILL_LIMIT,
+    LINK_LIMIT,
     STOP_LIMIT,
     Finish,
     Kill,
@@ -52,6 +54,56 @@ def tick(coordinator, start, end, *alive):
             coordinator.heard(member, now)
         actions += coordinator.tick(now)
     return actions
+
+
+# --- Links ----------------------------------------------------------------------------------
+
+
+def test_a_member_that_another_does_not_hear_is_cut_off_if_it_was_awake_all_the_time():
+    coordinator = running(3)
+    assert tick(coordinator, 0.0, LINK_LIMIT, 0, 1, 2) == []
+    assert coordinator.unheard(0, 2, "stalled", LINK_LIMIT) == [Stop((0, 1, 2))]
+    for member in range(2):
+        assert coordinator.completed(member, LINK_LIMIT) == []
+    (finish,) = coordinator.completed(2, LINK_LIMIT)
+    assert finish == Finish(MemberLost(2, "is not heard by member 0: stalled"))
+
+
+def test_a_member_that_nobody_hears_since_it_is_busy_keeps_its_links():
+    coordinator = running(2)
+    tick(coordinator, 0.0, 10.0, 0, 1)
+    for step in range(1, 200):
+        now = 10.0 + step * TICK
+        coordinator.heard(0, now)
+        coordinator.excused(1, now)
+        assert coordinator.tick(now) == []
+        # Told when it has been so for long, and again and again.
+        if step > 80:
+            assert coordinator.unheard(0, 1, "busy", now) == []
+    # Awake again, it says something here first; what it says there may be on its way.
+    coordinator.heard(1, 30.0)
+    assert coordinator.unheard(0, 1, "busy until now", 30.1) == []
+    assert tick(coordinator, 30.0, 30.0 + LINK_LIMIT, 0, 1) == []
+    # But not for ever.
+    assert coordinator.unheard(0, 1, "still nothing", 30.1 + LINK_LIMIT) == [Stop((0, 1))]
+
+
+def test_a_member_that_does_not_hear_the_coordinator_is_lost():
+    coordinator = running(2)
+    assert tick(coordinator, 0.0, LINK_LIMIT, 0, 1) == []
+    actions = coordinator.unheard(1, HERE, "stalled", LINK_LIMIT)
+    assert actions == [Kill((1,)), Stop((0,))]
+    (finish,) = coordinator.completed(0, LINK_LIMIT)
+    assert finish == Finish(MemberLost(1, "does not hear the coordinator: stalled"))
+
+
+def test_a_coordinator_that_was_asleep_itself_does_not_give_members_up_for_it():
+    coordinator = running(2)
+    tick(coordinator, 0.0, 10.0, 0, 1)
+    # Stopped for a minute; what members said meanwhile is read before anything else.
+    assert coordinator.unheard(1, HERE, "asleep", 70.0) == []
+    coordinator.tick(70.0)
+    assert coordinator.unheard(1, HERE, "asleep", 70.1) == []
 
 
 # --- Ordinary lives -------------------------------------------------------------------------
@@ -212,6 +264,8 @@ events = st.one_of(
     st.tuples(st.just("failed"), members, st.just("failure")),
     st.tuples(st.just("lost"), members, st.just("gone")),
     st.tuples(st.just("cut_off"), members, st.just("far")),
+    st.tuples(st.just("excused"), members),
+    st.tuples(st.just("unheard"), members, st.sampled_from([HERE, 0, 1, 2, 3]), st.just("far")),
     st.tuples(st.just("failed_here"), st.just("sink")),
     st.tuples(st.just("cancel")),
     st.tuples(st.just("tick")),

@@ -44,6 +44,7 @@ from jetlet.jobs.members.messages import (
     Plan,
     Ready,
     Saved,
+    Unheard,
 )
 from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
@@ -107,7 +108,13 @@ class MembersAttempt:
         self._connections: dict[int, Connection] = {}
         self._listener: Listener | None = None
         self._finished: asyncio.Future[Finish] | None = None
-        self._coordinator = MembersCoordinator(config.count, loop.time(), config.join_limit)
+        self._coordinator = MembersCoordinator(
+            config.count,
+            loop.time(),
+            config.join_limit,
+            # Whoever notices tells of it at the next heartbeat.
+            link_limit=run.config.link_timeout * 0.8,
+        )
         self._ending: dict[int, Sequence[EndedProcessor]] = {}
         """Members that have said farewell, and what they have left for snapshots. Their items are
         still being delivered, or their end is being recorded."""
@@ -167,6 +174,7 @@ class MembersAttempt:
             host=config.host,
             tls=config.tls,
             log_level=logging.getLogger().getEffectiveLevel(),
+            link_limit=self._coordinator.link_limit,
         )
 
     def close(self) -> None:
@@ -201,7 +209,7 @@ class MembersAttempt:
     def _look_at_the_time(self, now: float) -> None:
         for member in self._coordinator.silent(now, SILENCE):
             if member in self._ending or self._launcher.is_busy(member):
-                self._coordinator.heard(member, now)
+                self._coordinator.excused(member, now)
         self._do(self._coordinator.tick(now))
 
     def _connection(self, on_refused: OnClosed) -> Connection:
@@ -254,6 +262,9 @@ class MembersAttempt:
             self._do(coordinator.joined(member, message.address, now))
         elif isinstance(message, Ready):
             self._do(coordinator.ready(member, now))
+        elif isinstance(message, Unheard):
+            if message.peer not in self._ending:
+                self._do(coordinator.unheard(member, message.peer, message.reason, now))
         elif isinstance(message, PeerLost):
             self._loop.call_later(GRACE, self._cut_off, message.member, message.reason)
         elif isinstance(message, Saved):

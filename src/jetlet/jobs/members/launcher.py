@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
+from jetlet.jobs.members.members_coordinator import LINK_LIMIT
+from jetlet.network.connection import BEAT
 from jetlet.network.tls import Tls
 
 LAST_WORDS = 60
@@ -48,6 +50,13 @@ class Bootstrap:
     host: str = "127.0.0.1"
     tls: Tls | None = None
     log_level: int = 30
+    link_limit: float = LINK_LIMIT
+    """Seconds of silence after which the coordinator is told of it."""
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two heartbeats: often enough that one may come late."""
+        return min(BEAT, self.link_limit / 5)
 
     def to_json(self) -> str:
         """As one line."""

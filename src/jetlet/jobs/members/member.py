@@ -54,6 +54,7 @@ from jetlet.jobs.members.messages import (
     Ready,
     Saved,
     TakeSnapshot,
+    Unheard,
 )
 from jetlet.network.connection import Connection
 from jetlet.network.handshake import COORDINATOR, ClientHandshake
@@ -267,6 +268,8 @@ class Member:
             self._count,
             self._secret,
             on_lost=self._peer_lost,
+            on_silence=self._unheard,
+            beat=bootstrap.beat,
             directory=bootstrap.directory,
             host=bootstrap.host,
             tls=bootstrap.tls,
@@ -285,6 +288,8 @@ class Member:
             on_message=self._hear,
             on_closed=self._hang_up,
             on_refused=self._hang_up,
+            on_silence=self._unheard,
+            beat=bootstrap.beat,
         )
         tls = bootstrap.tls.client_context() if bootstrap.tls is not None else None
         try:
@@ -377,6 +382,15 @@ class Member:
     def _peer_lost(self, member: int, error: Exception | None) -> None:
         reason = f"cannot be reached by member {self._index}: {error or 'it hung up'}"
         self._tell(PeerLost(member, reason))
+
+    def _unheard(self, connection: Connection, silence: float) -> None:
+        """The coordinator decides what it means: who is merely busy cannot be heard either."""
+        if silence >= self._bootstrap.link_limit:
+            words = (
+                f"nothing came for {silence:.1f} s over the connection of {connection.addresses}"
+            )
+            logger.warning("%s", words)
+            self._tell(Unheard(connection.peer, words))
 
     def _tell(self, message: object) -> None:
         assert self._control is not None

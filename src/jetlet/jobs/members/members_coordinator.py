@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jetlet.network.handshake import COORDINATOR
+
 HEARTBEAT_LIMIT = 2.0
 """Seconds of silence after which a member is given up."""
 JOIN_LIMIT = 60.0
@@ -19,8 +21,17 @@ STOP_LIMIT = 2.0
 """Seconds that members have to stop before they are killed."""
 KILL_LIMIT = 1.0
 """Seconds in which a killed member is expected to be gone."""
+LINK_LIMIT = 8.0
+"""Seconds of silence between two members, by default, after which the link between them counts as
+broken if both were heard of all the time."""
+SIGNS_OF_LIFE = 1.0
+"""Seconds in which a member says something if nothing holds it up."""
 PAUSE = 0.5
 """Two ticks that are further apart mean that the coordinator itself was asleep."""
+
+
+HERE = COORDINATOR
+"""Stands for this process where a member may stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +96,25 @@ class MembersCoordinator:
     What comes from a member that is not live any more, or after the end, is of no interest.
     """
 
-    def __init__(self, count: int, now: float, join_limit: float | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        now: float,
+        join_limit: float | None = None,
+        link_limit: float = LINK_LIMIT,
+    ) -> None:
         self.phase = Phase.JOINING
+        self.link_limit = link_limit
         self._count = count
         self._live = set(range(count))
         self._addresses: dict[int, str] = {}
         self._ready: set[int] = set()
         self._heard: dict[int, float] = {}
-        """When each member that has joined was last heard of."""
+        """When each member that has joined was last heard of, or excused."""
+        self._spoke: dict[int, float] = {}
+        """When each of them last said something itself."""
+        self._awake: dict[int, float] = {HERE: now}
+        """Since when nothing has held them up, as far as what they say tells; or this process."""
         self._ticked = now
         self._join_limit = JOIN_LIMIT if join_limit is None else join_limit
         self._deadline = now + self._join_limit
@@ -107,7 +129,7 @@ class MembersCoordinator:
         """A member has connected and listens at ``address``."""
         if member not in self._live:
             return []
-        self._heard[member] = now
+        self._heard[member] = self._spoke[member] = self._awake[member] = now
         self._addresses[member] = address
         if self.phase is Phase.STOPPING:
             return [Stop((member,))]
@@ -128,6 +150,13 @@ class MembersCoordinator:
 
     def heard(self, member: int, now: float) -> None:
         """A member has given a sign of life."""
+        if member in self._heard:
+            if now - self._spoke[member] > SIGNS_OF_LIFE:
+                self._awake[member] = now
+            self._heard[member] = self._spoke[member] = now
+
+    def excused(self, member: int, now: float) -> None:
+        """A member that says nothing is known to be alive."""
         if member in self._heard:
             self._heard[member] = now
 
@@ -162,6 +191,23 @@ class MembersCoordinator:
             return []
         return self._fail(MemberLost(member, reason), now)
 
+    def unheard(self, by: int, member: int, reason: str, now: float) -> list[Action]:
+        """Nothing comes from ``member``, or from :data:`HERE`, to the member ``by``.
+
+        Told again and again as long as it is so. If it was held up, by a function that let no other
+        thread run or with its whole process, it could not say anything, here neither; and what it
+        has said since may be on its way.
+        """
+        awake = self._awake.get(member)
+        spoke = self._ticked if member == HERE else self._spoke.get(member, awake)
+        if awake is None or spoke is None or now - spoke > SIGNS_OF_LIFE:
+            return []
+        if now - awake < self.link_limit:
+            return []
+        if member == HERE:
+            return [Kill((by,)), *self.lost(by, f"does not hear the coordinator: {reason}", now)]
+        return self.cut_off(member, f"is not heard by member {by}: {reason}", now)
+
     def cancel(self, now: float) -> list[Action]:
         """The user does not want it any more."""
         if self.phase in {Phase.STOPPING, Phase.ENDED}:
@@ -181,6 +227,7 @@ class MembersCoordinator:
             # meanwhile may be waiting to be read, so the time does not count.
             self._heard = {member: heard + pause for member, heard in self._heard.items()}
             self._deadline += pause
+            self._awake[HERE] = now
         if self.phase is Phase.ENDED:
             return []
         if self.phase is Phase.STOPPING:

@@ -151,6 +151,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unheard:
+    """Member: nothing comes from that member, or from you, over a connection that is there."""
+
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost:
     """Member: my connection with another member has broken."""
 
