@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from jetlet.core.arguments import check_count, shortened
@@ -48,7 +47,8 @@ from jetlet.log.reader import (
     start_offset,
 )
 from jetlet.log.segments import LOCK, partition_directory, segment_path
-from jetlet.log.writer import PartitionWriter, WriterOptions, sync_directory
+from jetlet.log.writer import PartitionWriter, WriterOptions
+from jetlet.storage.replacement import replace_file, sync_directory
 
 __all__ = ["Log", "Records"]
 
@@ -369,12 +369,7 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -462,15 +457,8 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
             "serializer": options.serializer or "pickle",
         }
         # The settings come last and at once: with them, the log is there.
-        unfinished = Path(directory, f"{_SETTINGS}.new")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(settings) + "\n")
-            file.flush()
-            if syncs:
-                os.fsync(file.fileno())
-        unfinished.replace(Path(directory, _SETTINGS))
-        if syncs:
-            sync_directory(directory)
+        content = json.dumps(settings) + "\n"
+        replace_file(Path(directory, _SETTINGS), content.encode(), sync=syncs)
     return settings
 
 

@@ -38,6 +38,7 @@ from jetlet.log.segments import (
     seal_of,
     segment_path,
 )
+from jetlet.storage.replacement import sync_directory
 
 logger = logging.getLogger("jetlet.log.log")
 
@@ -432,15 +433,6 @@ class PartitionWriter:
         os.fsync(self._segment_fd)
         self._is_dirty = False
         self._synced_ns = self._clock.monotonic_ns()
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:

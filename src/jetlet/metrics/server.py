@@ -8,7 +8,6 @@ with MetricsServer(port=9464) as server, EmbeddedEngine() as engine:
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
@@ -71,10 +70,5 @@ class MetricsServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -143,7 +143,7 @@ class GeneratedCode:
         name = re.sub(r"\W", "_", name)
         source = "\n".join([f"def {name}({parameters}):", *self._lines, ""])
         namespace = {**self._names, "__name__": __name__}
-        exec(_compiled(source), namespace)
+        exec(_compiled_once(source, "jetlet aggregate"), namespace)
         return namespace[name]  # type: ignore[no-any-return]
 
 
@@ -171,11 +171,15 @@ def with_text(fn: F, text: MergeText | Callable[[GeneratedCode, str], str]) -> F
     return fn
 
 
-@functools.lru_cache(maxsize=512)
-def _compiled(source: str) -> CodeType:
-    filename = f"<jetlet aggregate {zlib.crc32(source.encode()):08x}>"
+def compiled(source: str, title: str) -> CodeType:
+    """Generated source as code; tracebacks show its lines."""
+    # The same text has the same name: two such functions can share an entry for tracebacks.
+    filename = f"<{title} {zlib.crc32(source.encode()):08x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return compile(source, filename, "exec")
+
+
+_compiled_once = functools.lru_cache(maxsize=512)(compiled)
 
 
 @dataclass(frozen=True, slots=True)

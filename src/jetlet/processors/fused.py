@@ -16,9 +16,7 @@ the engine's and the user's.
 
 from __future__ import annotations
 
-import linecache
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +26,7 @@ from typing import Any
 
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import ItemFailedError
+from jetlet.pipeline.aggregate_loop import compiled
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 
@@ -61,16 +60,10 @@ class FusedFunction:
         writer = _Writer(takes_events)
         source = writer.write(self.steps)
         self._owners, self._inputs = writer.owners, writer.inputs
-        # The same text under the same name: two such functions can share an entry for tracebacks.
-        self.filename = f"<fused {zlib.crc32(source.encode()):08x}>"
-        linecache.cache[self.filename] = (
-            len(source),
-            None,
-            source.splitlines(keepends=True),
-            self.filename,
-        )
+        code = compiled(source, "fused")
+        self.filename = code.co_filename
         namespace: dict[str, Any] = {f"f{i}": step.fn for i, step in enumerate(self.steps)}
-        exec(compile(source, self.filename, "exec"), namespace)
+        exec(code, namespace)
         self.call: Callable[[Sequence[Any], Callable[..., None]], list[Any]] = namespace["fused"]
         self._code = _innermost(namespace["fused"].__code__)
 

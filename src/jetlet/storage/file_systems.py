@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
+from jetlet.storage.replacement import sync_directory
 
 _MAGIC = re.compile(r"[*?\[]")
 _PASSWORD = re.compile(r"://[^/@]*@")
@@ -175,11 +176,7 @@ class LocalStorage:
         return True
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
     def remove(self, path: str) -> None:
         os.remove(path)  # noqa: PTH107

@@ -30,8 +30,8 @@ from jetlet.log.blocks import (
 )
 from jetlet.log.reader import end_offset
 from jetlet.log.segments import partition_directory
-from jetlet.log.writer import sync_directory
 from jetlet.pipeline.sink import TransactionId, TransactionWriter, WriterPlace
+from jetlet.storage.replacement import sync_directory
 
 T = TypeVar("T")
 

@@ -11,11 +11,12 @@ that another user could write to is not used.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jetlet.storage import replacement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,14 +55,5 @@ def cache_directory(
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write ``path`` so that a concurrent reader sees the old content or the new, never a part."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    partial = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        partial.chmod(mode)
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    replacement.replace_file(path, content, partial=partial, mode=mode)

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from jetlet.errors import BadRecordError, JetletError
 from jetlet.log import Log
-from jetlet.log.writer import sync_directory
+from jetlet.storage.replacement import replace_file
 from jetlet.tasks.envelope import SystemStreamPartition
 from jetlet.tasks.state.changelog import path_part
 from jetlet.tasks.state.container_storage import Checkpoint, CheckpointFactory, CheckpointManager
@@ -247,15 +247,7 @@ class _CheckpointFiles:
     def write(self, checkpoint: Checkpoint) -> None:
         version = self._version + 1
         path = self._paths[version % 2]
-        unfinished = f"{path}.new"
-        with open(unfinished, "wb") as file:  # noqa: PTH123
-            file.write(encode_checkpoint(checkpoint, version))
-            if self._fsync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(unfinished, path)  # noqa: PTH105
-        if self._fsync:
-            sync_directory(str(path.parent))
+        replace_file(path, encode_checkpoint(checkpoint, version), sync=self._fsync)
         self.latest, self._version = checkpoint, version
 
     def close(self) -> None:
