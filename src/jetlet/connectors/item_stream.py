@@ -107,7 +107,11 @@ class ItemStreamReader(StreamReader[Any]):
         start, step, numerator = self._start_ms, self._denominator * 1000, self._numerator
         timestamps = [start + i * step // numerator for i in sequence]
         create = self._create
-        items = list(sequence) if create is None else list(map(create, sequence, timestamps))
+        items = (
+            list(sequence)
+            if create is None
+            else [create(*each) for each in zip(sequence, timestamps, strict=True)]
+        )
         return (Polled(0, items, timestamps),)
 
     def save(self) -> Sequence[tuple[int, int]]:

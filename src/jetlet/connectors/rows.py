@@ -13,6 +13,7 @@ from typing import Any
 
 from jetlet.core.arguments import shortened
 from jetlet.errors import BadRecordError
+from jetlet.pipeline.functions import call_each
 
 Row = Sequence[Any]
 
@@ -47,7 +48,7 @@ class RowShape:
     def rows(self, batch: Sequence[Any]) -> list[Row]:
         kinds = {*map(type, batch)}
         if len(kinds) == 1:
-            rows = list(map(self._converter(kinds.pop()), batch))
+            rows = call_each(self._converter(kinds.pop()), batch)
         else:
             rows = [self._converter(type(item))(item) for item in batch]
         if self.names is not None:

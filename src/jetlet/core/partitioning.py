@@ -140,7 +140,7 @@ def _hash_tuple(key: Iterable[object]) -> int:
 
 def _hash_frozenset(key: frozenset[object]) -> int:
     # A sum, because it does not depend on the order, which differs from process to process.
-    return _hash_number(sum(map(stable_hash, key)))
+    return _hash_number(sum([stable_hash(element) for element in key]))
 
 
 def _hash_datetime(key: datetime) -> int:

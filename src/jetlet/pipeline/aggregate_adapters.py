@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, TypeVar, cast, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation, check_function, check_operation
 from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody, MergeText, with_text
+from jetlet.pipeline.functions import call_each
 
 __all__ = ["all_of", "co_aggregate", "filtering", "flat_mapping", "mapping"]
 
@@ -43,7 +43,7 @@ def mapping(
         return add(acc, fn(item))
 
     def accumulate_batch(acc: A, batch: Sequence[T]) -> A:
-        return add_batch(acc, list(map(fn, batch)))
+        return add_batch(acc, call_each(fn, batch))
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
         body.add(code, acc, code.evaluate(fn, item))
@@ -77,7 +77,7 @@ def filtering(
         return add(acc, item) if pred(item) else acc
 
     def accumulate_batch(acc: A, batch: Sequence[T]) -> A:
-        return add_batch(acc, list(filter(pred, batch)))
+        return add_batch(acc, [item for item in batch if pred(item)])
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
         with code.block(f"if {code.call(pred, item)}:"):
@@ -107,7 +107,7 @@ def flat_mapping(
         return acc
 
     def accumulate_batch(acc: A, batch: Sequence[T]) -> A:
-        return add_batch(acc, list(chain.from_iterable(map(fn, batch))))
+        return add_batch(acc, [part for item in batch for part in fn(item)])
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
         part = code.local()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation, check_function, check_operation
 from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import call_each, whole_item
 
 __all__ = ["concatenating", "grouping_by", "sorting", "to_dict", "to_list", "to_set"]
 
@@ -46,7 +46,7 @@ def _listing(
         return acc
 
     def accumulate_batch(acc: list[Any], batch: Sequence[Any]) -> list[Any]:
-        acc.extend(batch if fn is whole_item else map(fn, batch))
+        acc.extend(batch if fn is whole_item else call_each(fn, batch))
         return acc
 
     def write_create(code: GeneratedCode) -> str:
@@ -88,7 +88,7 @@ def to_set(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, Any
         return acc
 
     def accumulate_batch(acc: set[Any], batch: Sequence[Any]) -> set[Any]:
-        acc.update(batch if fn is whole_item else map(fn, batch))
+        acc.update(batch if fn is whole_item else call_each(fn, batch))
         return acc
 
     def write_create(code: GeneratedCode) -> str:
@@ -151,8 +151,8 @@ def to_dict(
         return acc
 
     def accumulate_batch(acc: dict[K, V], batch: Sequence[T]) -> dict[K, V]:
-        for key, value in zip(map(key_fn, batch), map(value_fn, batch), strict=True):
-            put(acc, key, value)
+        for item in batch:
+            put(acc, key_fn(item), value_fn(item))
         return acc
 
     def combine(left: dict[K, V], right: dict[K, V]) -> dict[K, V]:
@@ -251,7 +251,7 @@ def grouping_by(
         return acc
 
     def accumulate_batch(acc: dict[Any, Any], batch: Sequence[Any]) -> dict[Any, Any]:
-        add_keyed(acc, batch if key_fn is whole_item else map(key_fn, batch), batch)
+        add_keyed(acc, batch if key_fn is whole_item else call_each(key_fn, batch), batch)
         return acc
 
     def export_groups(acc: dict[Any, Any]) -> dict[Any, Any]:

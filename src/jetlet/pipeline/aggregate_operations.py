@@ -17,7 +17,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregate import AggregateOperation, check_function, check_whole_number
 from jetlet.pipeline.aggregate_adapters import all_of
 from jetlet.pipeline.aggregate_loop import GeneratedCode, LoopBody
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import call_each, whole_item
 
 __all__ = [
     "averaging",
@@ -99,7 +99,7 @@ def summing(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, An
         return acc + fn(item)
 
     def accumulate_batch(acc: Any, batch: Sequence[Any]) -> Any:
-        return acc + sum(map(fn, batch))
+        return acc + sum(call_each(fn, batch))
 
     def accumulate_keyed(table: dict[Any, Any], keys: Iterable[Any], batch: Sequence[Any]) -> None:
         get = table.get
@@ -268,7 +268,7 @@ def _ranking(
         return acc
 
     def accumulate_batch(acc: list[tuple[Any, T]], batch: Sequence[T]) -> list[tuple[Any, T]]:
-        entries = zip(map(key, batch), batch, strict=True)
+        entries = zip(call_each(key, batch), batch, strict=True)
         if len(acc) < n:
             acc.extend(entries)
         else:

@@ -15,7 +15,7 @@ from uuid import UUID
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.aggregate import AggregateOperation, check_function, check_whole_number
 from jetlet.pipeline.aggregate_loop import LoopBody
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import call_each, whole_item
 
 __all__ = ["DistinctSketch", "QuantilesSketch", "approx_distinct", "approx_quantiles"]
 
@@ -46,8 +46,8 @@ def approx_distinct(
 
     def accumulate_batch(acc: DistinctSketch, batch: Sequence[T]) -> DistinctSketch:
         update = acc.sketch.update
-        for value in map(fn, batch):
-            update(countable(value))
+        for item in batch:
+            update(countable(fn(item)))
         return acc
 
     return AggregateOperation(
@@ -88,7 +88,7 @@ def approx_quantiles(
     def accumulate_batch(acc: QuantilesSketch, batch: Sequence[T]) -> QuantilesSketch:
         import numpy as np  # a dependency of datasketches
 
-        acc.sketch.update(np.fromiter(map(fn, batch), np.float64, len(batch)))
+        acc.sketch.update(np.fromiter(call_each(fn, batch), np.float64, len(batch)))
         return acc
 
     def export(acc: QuantilesSketch) -> list[float | None]:

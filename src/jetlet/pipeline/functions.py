@@ -6,11 +6,24 @@ the call: ``grouping_key(whole_item)`` groups by the items themselves, at no cos
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["entry_key", "entry_value", "whole_item"]
+__all__ = ["call_each", "entry_key", "entry_value", "whole_item"]
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+def call_each(fn: Callable[[T], R], batch: Sequence[T]) -> list[R]:
+    """What ``fn`` returns for each item.
+
+    As fast as ``map``, which takes a ``StopIteration`` that ``fn`` raises for the end of the batch.
+    """
+    results = list(map(fn, batch))
+    if len(results) < len(batch):
+        raise StopIteration("raised by a function for one of the items")
+    return results
 
 
 def whole_item(item: T) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import filterfalse
 from typing import Any
 
 from jetlet.core.inbox import Inbox
@@ -53,7 +52,7 @@ class DistinctProcessor(IncrementalProcessor):
     def _first_items(self, it: Iterator[Any]) -> list[Any]:
         seen, key_fn = self._seen, self._key_fn
         if key_fn is None:
-            fresh = list(filterfalse(seen.__contains__, dict.fromkeys(it)))
+            fresh = [key for key in dict.fromkeys(it) if key not in seen]
             seen.update(fresh)
             if self.touched is not None:
                 self.touched.add(MAIN, fresh)

@@ -12,6 +12,7 @@ from jetlet.connectors.files.lines import is_splittable, read_text, split_lines
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError
+from jetlet.pipeline.functions import call_each
 from jetlet.pipeline.source import BATCH_SIZE
 
 
@@ -92,7 +93,7 @@ class _TextEncoder:
     to_str: Callable[[Any], str]
 
     def write(self, batch: Sequence[Any]) -> None:
-        lines: list[Any] = [*map(self.to_str, batch), ""]
+        lines: list[Any] = [*call_each(self.to_str, batch), ""]
         try:
             text = "\n".join(lines)
         except TypeError:
