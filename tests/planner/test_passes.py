@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet.errors import PlanningError
 from jetlet.processors.fused import MAX_LOOPS
 
 
@@ -182,3 +185,30 @@ class TestParallelism:
         found = self.parallelism(p, 2)
 
         assert found["group-and-aggregate-prepare"] == found["group-and-aggregate"] == 3
+
+
+def writing(*pairs):
+    p = Pipeline("two")
+    for stage, sink in pairs:
+        p.read_from(sources.items([1])).map(str, on_error=stage or "fail").write_to(sink)
+    return p
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(None, sinks.csv("out")), (None, sinks.csv("out/"))],
+        [(None, sinks.csv("out")), (None, sinks.text("../" + Path.cwd().name + "/out"))],
+        [(sinks.json_lines("out"), sinks.csv("out"))],
+        [(None, sinks.csv("memory://a/out")), (None, sinks.csv("memory://a/out", mode="append"))],
+    ],
+)
+def test_two_sinks_in_one_place_are_refused(pairs):
+    with pytest.raises(PlanningError, match=r"sinks\.\w+\(.*\) and sinks\.\w+\(.* same place"):
+        writing(*pairs).plan()
+
+
+def test_one_sink_for_several_stages_and_places_beside_each_other_are_fine():
+    shared = sinks.csv("out")
+    p = writing((None, shared), (shared, sinks.csv("out/bad")), (None, sinks.csv("out2")))
+    assert p.plan()

@@ -60,6 +60,8 @@ class Sink(Described, ABC, Generic[T]):
     preferred_local_parallelism: int = 1
     is_blocking: bool = False
     """True if a writer may block for long (a network): it then gets a thread of its own."""
+    place: str | None = None
+    """What this sink alone may write to in a job; ``None`` if it gets on with others."""
 
     def begin(self, run_id: str) -> None:
         """Called once in the submitting process before anything runs; refuse bad targets here."""

@@ -158,6 +158,12 @@ class Transform:
         return ((None, self.on_error),)
 
     @property
+    def sinks(self) -> Sequence[AnySink]:
+        """All sinks that it sends something to."""
+        on_errors = [on_error for _, on_error in self.steps_on_error]
+        return [each for each in (*on_errors, self.late) if isinstance(each, Sink | ClientSink)]
+
+    @property
     def shared_vertex(self) -> object | None:
         """What stages have in common that become the same vertex."""
         return None
@@ -559,6 +565,10 @@ class SinkTransform(Transform):
     def wanted_parallelism(self, default: int, before: int) -> int:
         preferred = getattr(self.sink, "preferred_local_parallelism", 1)
         return self.local_parallelism or min(preferred, default)
+
+    @property
+    def sinks(self) -> Sequence[AnySink]:
+        return [self.sink]
 
     @property
     def shared_vertex(self) -> object:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from jetlet.errors import MissingSinkError, PlanningError
 from jetlet.pipeline.pipeline import Pipeline
+from jetlet.pipeline.sink import Sink
 from jetlet.pipeline.transforms import FusedTransform, StatelessTransform
 from jetlet.planner.events import check_streams
 from jetlet.planner.graph import Graph, Node
@@ -29,6 +31,21 @@ def check(graph: Graph, pipeline: Pipeline) -> None:
             f"stage {node.name!r} of pipeline {pipeline.name!r} leads nowhere: end it with "
             f".write_to(sinks.collect()) or another sink"
         )
+
+
+def check_places(graph: Graph, pipeline: Pipeline) -> None:
+    """Refuse two sinks of which each would replace what the other writes."""
+    found: dict[str, Sink[Any]] = {}
+    for sink in (sink for node in graph.nodes for sink in node.transform.sinks):
+        if not isinstance(sink, Sink) or sink.place is None:
+            continue
+        other = found.setdefault(sink.place, sink)
+        if other is not sink:
+            raise PlanningError(
+                f"pipeline {pipeline.name!r}: {other!r} and {sink!r} write to the same place, and "
+                f"each would replace what the other has written: make one sink, and write both "
+                f"stages to it, or name two places"
+            )
 
 
 def name_uniquely(graph: Graph, pipeline: Pipeline) -> None:
@@ -120,6 +137,7 @@ def set_parallelism(graph: Graph, default: int) -> None:
 Pass = Callable[[Graph, Pipeline], None]
 PASSES: tuple[Pass, ...] = (
     check,
+    check_places,
     check_streams,
     add_spools,
     name_uniquely,

@@ -114,6 +114,7 @@ class FileSink(TransactionalSink[T]):
         self._given = without_credentials(given)
         # A relative path means the directory that the sink was made in, also elsewhere.
         self._location = given if is_url(given) else os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111
+        self.place = without_credentials(self._location).rstrip("/") or "/"
         self._extension = self.extension + (ENDINGS[compression] if compression else "")
         self._mode = mode
         self._options = storage_options
