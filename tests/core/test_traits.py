@@ -8,6 +8,8 @@ from functools import partial
 import pytest
 
 from jetlet.core import Processor, ProcessorSupplier, Repeats, State, Traits, Vertex
+from jetlet.core.vertex import check_saves
+from jetlet.errors import UnsupportedFeatureError
 
 
 class Silent(Processor):
@@ -94,3 +96,14 @@ def test_traits_travel():
     vertex = Vertex("v", Declaring)
 
     assert pickle.loads(pickle.dumps(vertex.traits)) == vertex.traits == Declaring.traits
+
+
+@pytest.mark.parametrize("make", [Silent, HalfSaving, Failing])
+def test_what_may_lose_its_state_is_refused_where_it_has_to_be_saved(make):
+    with pytest.raises(UnsupportedFeatureError, match=r"'mine' saves nothing.*State\.NONE"):
+        check_saves([Vertex("mine", make)], "when the job restarts")
+
+
+@pytest.mark.parametrize("make", [Saving, Declaring])
+def test_what_saves_or_keeps_nothing_is_not(make):
+    check_saves([Vertex("mine", make)], "when the job restarts")

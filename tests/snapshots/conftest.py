@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jetlet.core import DAG, BroadcastKey, Processor, RunHook, Vertex, between
+from jetlet.core import DAG, BroadcastKey, Processor, RunHook, State, Traits, Vertex, between
 from jetlet.storage.file_systems import locate
 
 
@@ -217,6 +217,8 @@ class LedgerSink(Processor):
 
 class Bag(Processor):
     """A sink without transactions: puts all it gets into a list."""
+
+    traits = Traits(state=State.NONE)
 
     def __init__(self, items):
         self._items = items

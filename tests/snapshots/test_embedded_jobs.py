@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks
-from jetlet.core import DAG, Processor, Vertex, between, from_
+from jetlet.core import DAG, Processor, State, Traits, Vertex, between, from_
 from jetlet.errors import (
     InvalidArgumentError,
     JobCancelledError,
@@ -172,6 +172,8 @@ def test_failure_that_a_restart_cannot_cure_ends_the_job(engine, kit, config):
 
 def test_restarts_have_a_limit(engine, kit, config):
     class Doomed(Processor):
+        traits = Traits(state=State.NONE)
+
         def complete(self):
             raise RestartableError("no luck")
 

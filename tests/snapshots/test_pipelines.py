@@ -16,7 +16,7 @@ from collections import Counter
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, agg, sinks, sources, windows
-from jetlet.core import Processor
+from jetlet.core import Processor, State, Traits
 from jetlet.errors import JobFailedError, RestartableError
 from jetlet.tasks import stores
 from jetlet.testing import END, Timed, pause, scripted_stream
@@ -60,6 +60,8 @@ class Sabotage:
 
 class Saboteur(Processor):
     """Passes everything on, as long as it is let."""
+
+    traits = Traits(state=State.NONE)
 
     def __init__(self, sabotage):
         self._sabotage = sabotage

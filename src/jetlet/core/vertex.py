@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import State, Traits
-from jetlet.errors import InvalidArgumentError, InvalidDagError
+from jetlet.errors import InvalidArgumentError, InvalidDagError, UnsupportedFeatureError
 
 USE_DEFAULT = -1
 """Local parallelism that the engine chooses."""
@@ -20,6 +20,9 @@ class ProcessorSupplier:
     A plain function of no arguments serves where there is nothing to share. The supplier is pickled
     to each member; ``init`` and ``close`` run there, once, off the cooperative threads.
     """
+
+    saves_by = "define save_to_snapshot and restore_from_snapshot"
+    """What to do for its processors to save their state, for who is told to."""
 
     def prepare(self, total_parallelism: int) -> None:
         """Called once where the job is submitted, before the supplier is sent to any member."""
@@ -195,6 +198,17 @@ class Vertex:
 
     def __repr__(self) -> str:
         return f"Vertex({self.name!r})"
+
+
+def check_saves(vertices: Iterable[Vertex], where: str) -> None:
+    """Refuse processors whose state would be lost; ``where`` says when."""
+    for vertex in vertices:
+        if vertex.traits.state is State.UNSAVED:
+            raise UnsupportedFeatureError(
+                f"{vertex.name!r} saves nothing, and what it keeps from one item to the next would "
+                f"be lost {where}: {vertex.supplier.saves_by}; or, if it keeps nothing, declare "
+                f"traits = Traits(state=State.NONE) in its class (from jetlet.core)"
+            )
 
 
 def _makes_processors(supplier: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jetlet.core.dag import DAG
+from jetlet.core.vertex import check_saves
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.snapshots.context import GUARANTEES, NONE
@@ -96,7 +97,10 @@ class JobConfig:
             )
 
     def check_directory(self, dag: DAG | None = None) -> None:
-        """Refuse what needs snapshots where there is no place for them, or what has none."""
+        """Refuse what needs snapshots where there is no place for them, or what has none.
+
+        The same for what does not save its state, which a guarantee is to keep.
+        """
         asked = (self.processing_guarantee != NONE, self.snapshot_dir, self.initial_snapshot)
         if dag is not None and any(isinstance(v.supplier, TaskletSupplier) for v in dag):
             if any(asked):
@@ -108,6 +112,8 @@ class JobConfig:
                 )
             return
         if self.snapshot_dir is not None:
+            if dag is not None and self.processing_guarantee != NONE:
+                check_saves(dag, f"when the job, which runs {self.processing_guarantee}, restarts")
             return
         if self.processing_guarantee != NONE:
             what = f"processing_guarantee={self.processing_guarantee!r}"

@@ -16,6 +16,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import State, Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ItemFailedError, SnapshotError
 from jetlet.execution.progress_state import MADE_PROGRESS
@@ -34,7 +35,7 @@ from jetlet.tasks.envelope import (
 from jetlet.tasks.loop.container import Container
 from jetlet.tasks.state.container_storage import KeyValueStore, StoreFactory
 from jetlet.tasks.systems.system import Polled, Start, System, SystemConsumer
-from jetlet.tasks.task import TaskKind, TaskWrapper, kind_of
+from jetlet.tasks.task import FunctionTask, TaskKind, TaskWrapper, kind_of
 
 SYSTEM: Final = "pipeline"
 PAGE: Final = 256
@@ -44,6 +45,8 @@ PAGES_PER_SAVE: Final = 2
 
 class TaskStageSupplier(ProcessorSupplier):
     """Makes the processors of a stage that is a task."""
+
+    saves_by = "keep it in a store, process_with(..., stores={...})"
 
     def __init__(
         self,
@@ -70,6 +73,24 @@ class TaskStageSupplier(ProcessorSupplier):
         application.make_task = _TimedFactory(application.make_task)
         supplier._application = application
         return supplier
+
+    def traits(self) -> Traits:
+        """What the task declares; its state is in its stores, and a function keeps none."""
+        try:
+            task = self._task()
+        except Exception:  # it cannot be made here
+            task = None
+        declared: Traits = getattr(task, "traits", Traits())
+        if declared.state is not None:
+            return declared
+        if self._application.stores:
+            return replace(declared, state=State.SAVED)
+        is_function = isinstance(task, FunctionTask)
+        return replace(declared, state=State.NONE if is_function else State.UNSAVED)
+
+    def _task(self) -> Any:
+        task = self._application.make_task()
+        return task.task if isinstance(task, _Timed | _TimedCoroutine | _TimedCallback) else task
 
     def get(self) -> Processor:
         return TaskProcessor(self._application, takes_events=self._takes_events)

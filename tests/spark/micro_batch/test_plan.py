@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, windows
-from jetlet.core.processor import Processor
+from jetlet.core import Processor, State, Traits
 from jetlet.errors import UnsupportedFeatureError
 from jetlet.spark.batch.fragment_spec import spans_batches
 from jetlet.spark.micro_batch.plan import BatchPlan
+from jetlet.tasks import stores
 
 
 def stream(p, **options):
@@ -44,9 +47,79 @@ def test_without_state_all_is_one_fragment():
     assert not found.has_state
 
 
-def test_a_processor_that_may_have_state_is_cut_off():
+class Unknown(Processor):
+    pass
+
+
+class Empty(Processor):
+    traits = Traits(state=State.NONE)
+
+
+class Saving(Processor):
+    def save_to_snapshot(self):
+        return True
+
+    def restore_from_snapshot(self, inbox):
+        inbox.clear()
+
+
+class ClassTask:
+    def process(self, envelope, collector, coordinator):
+        pass
+
+
+class EmptyTask(ClassTask):
+    traits = Traits(state=State.NONE)
+
+
+def function_task(envelope, collector, coordinator):
+    pass
+
+
+@pytest.mark.parametrize("make", [Unknown, partial(Unknown)])
+def test_a_processor_that_may_lose_its_state_is_refused(make):
     p = Pipeline()
-    stage = stream(p).without_timestamps().custom_transform(Processor, name="mine")
+    stage = stream(p).without_timestamps().custom_transform(make, name="mine")
+    stage.write_to(sinks.noop())
+    with pytest.raises(UnsupportedFeatureError, match=r"'mine' saves nothing.*save_to_snapshot"):
+        plan(p)
+
+
+def test_a_task_that_may_lose_its_fields_is_refused():
+    p = Pipeline()
+    stage = stream(p).without_timestamps().process_with(ClassTask, name="mine")
+    stage.write_to(sinks.noop())
+    with pytest.raises(
+        UnsupportedFeatureError, match=r"'mine' saves nothing.*in a store.*State.NO"
+    ):
+        plan(p)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "keeps"),
+    [
+        (EmptyTask, {}, False),
+        (function_task, {}, False),
+        (ClassTask, {"stores": {"counts": stores.in_memory()}}, True),
+    ],
+)
+def test_a_task_keeps_what_is_in_its_stores(task, options, keeps):
+    p = Pipeline()
+    stage = stream(p).without_timestamps().process_with(task, name="mine", **options)
+    stage.write_to(sinks.noop())
+    assert plan(p).has_state is keeps
+
+
+def test_a_processor_without_state_stays_where_it_is():
+    p = Pipeline()
+    stage = stream(p).without_timestamps().custom_transform(Empty, name="mine")
+    stage.write_to(sinks.noop())
+    assert not plan(p).has_state
+
+
+def test_a_processor_that_saves_its_state_is_cut_off():
+    p = Pipeline()
+    stage = stream(p).without_timestamps().custom_transform(Saving, name="mine")
     stage.write_to(sinks.noop())
     found = plan(p)
     assert names(found.fragments) == ["spark-stream", "mine + noop-sink"]

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, agg, sinks, sources, windows
+from jetlet.core import Processor
 from jetlet.errors import (
     InvalidArgumentError,
     JobCancelledError,
@@ -17,6 +18,7 @@ from jetlet.errors import (
     SnapshotError,
     UnsupportedFeatureError,
 )
+from jetlet.tasks import stores
 from jetlet.testing import END, scripted_stream
 
 pytestmark = pytest.mark.spark
@@ -209,6 +211,57 @@ def test_expired_state_is_dropped_when_the_watermark_says_so(engine, inbox):
     keyed.map_stateful(list, number_of, ttl=100).write_to(found)
     engine.submit(p).join()
     assert sorted(found.items) == [("k", 1, 0), ("k", 1, 0), ("k", 2, 0), ("other", 1, 0)]
+
+
+class Numbering(Processor):
+    """Emits each item's key with its number among those of the key."""
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.counts = Counter()
+
+    def process_item(self, ordinal, item):
+        if not self.try_emit((item["key"], self.counts[item["key"]])):
+            return False
+        self.counts[item["key"]] += 1
+        return True
+
+    def save_to_snapshot(self):
+        return self.outbox.offer_batch_to_snapshot(list(self.counts.items()))
+
+    def restore_from_snapshot(self, inbox):
+        self.counts.update(dict(inbox.take()))
+
+
+class NumberingTask:
+    def init(self, context):
+        self.counts = context.store("counts")
+
+    def process(self, envelope, collector, coordinator):
+        key = envelope.message["key"]
+        count = self.counts.get(key) or 0
+        collector.send("out", (key, count))
+        self.counts.put(key, count + 1)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda stage: stage.custom_transform(Numbering),
+        lambda stage: stage.process_with(NumberingTask, stores={"counts": stores.in_memory()}),
+    ],
+    ids=["processor", "task"],
+)
+def test_what_users_save_is_there_in_the_next_batch(engine, inbox, number):
+    events = make_events(40)
+    inbox.put_in_files(events, 10, 20, 30)
+    p = Pipeline("numbering")
+    found = sinks.collect()
+    stage = p.read_from(inbox.source()).without_timestamps().rebalance(lambda e: e["key"])
+    number(stage).write_to(found)
+    engine.submit(p).join()
+    totals = Counter(e["key"] for e in events)
+    assert sorted(found.items) == [(k, n) for k in sorted(totals) for n in range(totals[k])]
 
 
 def test_calls_of_coroutines_end_with_their_batch(engine, inbox):

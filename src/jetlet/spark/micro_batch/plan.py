@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any
 
 from jetlet.core.dag import DAG
-from jetlet.core.vertex import StreamSupplier, Vertex
+from jetlet.core.vertex import StreamSupplier, Vertex, check_saves
 from jetlet.errors import UnsupportedFeatureError
 from jetlet.spark.batch.fragment_spec import spans_batches
 from jetlet.spark.batch.fragments import Fragment, cut, is_broadcast
@@ -26,6 +26,7 @@ class BatchPlan:
         self.dag = dag.copy(_with_batches)
         behind = _behind(self.dag, self.dag[self.stream_vertex])
         _check_rest(dag, behind)
+        check_saves(dag, "with each micro-batch, since each has processors of its own")
         source = self.dag[self.stream_vertex]
         numbered = [v for v in self.dag.vertices if v.traits.needs_index or spans_batches(v)]
         bounded = [v for v in self.dag.vertices if v not in behind]
