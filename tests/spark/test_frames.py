@@ -271,6 +271,61 @@ class TestOnSpark:
         items = self.run(engine, lambda p: p.read_from(source))
         assert sorted(items) == [(2 * i, i) for i in range(100)]
 
+    @pytest.mark.parametrize(
+        ("query", "columns", "item"),
+        [
+            ("select map('a', 1) as m", None, {"m": {"a": 1}}),
+            (
+                "select array(map(1, 'x')) as a, struct(map('k', 1) as m) as s",
+                None,
+                {"a": [{1: "x"}], "s": {"m": {"k": 1}}},
+            ),
+            ("select 1 as `a.b`, 2 as `c d`, 3 as `x-y`", None, {"a.b": 1, "c d": 2, "x-y": 3}),
+            ("select 1 as `a.b`, 2 as c", ["a.b"], {"a.b": 1}),
+            ("select struct(1 as b) as a", ["a.b"], {"b": 1}),
+            ("select 1 as a", (), {}),
+        ],
+    )
+    def test_a_frame_may_have_columns_of_any_kind_and_name(self, engine, query, columns, item):
+        def frame(spark):
+            found = spark.sql(query)
+            return found.select() if columns == () else found
+
+        source = sources.spark(frame, columns=columns or None)
+        assert self.run(engine, lambda p: p.read_from(source)) == [item]
+
+        rows = sources.spark(frame, columns=columns or None, items="tuple")
+        assert self.run(engine, lambda p: p.read_from(rows)) == [tuple(item.values())]
+
+    def test_maps_and_strings_of_a_length_are_written_back(self, engine):
+        from pyspark.sql.types import CharType, StructField, StructType
+
+        schemas = [
+            "m map<string,int>, `n.m` char(5), v array<varchar(3)>, `char(9)` int",
+            StructType(
+                [
+                    *StructType.fromDDL("m map<string,int>"),
+                    StructField("n.m", CharType(5)),
+                    *StructType.fromDDL("v array<string>, `char(9)` int"),
+                ]
+            ),
+        ]
+        item = {"m": {"a": 1}, "n.m": "ab", "v": ["x"], "char(9)": 4}
+        for schema in schemas:
+            found = []
+            p = Pipeline("back")
+            p.read_from(sources.items([item])).write_to(
+                sinks.spark(lambda df, found=found: found.extend(df.collect()), schema)
+            )
+            engine.submit(p).join(90)
+            assert [row.asDict() for row in found] == [item]
+
+    def test_a_schema_without_columns_is_refused(self, engine):
+        p = Pipeline("none")
+        p.read_from(sources.items([{}])).write_to(sinks.spark(print, "struct<>"))
+        with pytest.raises(InvalidArgumentError, match="has no columns"):
+            engine.submit(p)
+
     def test_a_frame_is_merged_with_another_source_without_losing_or_doubling(self, engine):
         # The frame has seven tasks, the other source as many as there are cores.
         source = sources.spark(lambda spark: spark.range(0, 70, 1, 7), items="tuple")

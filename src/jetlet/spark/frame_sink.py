@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from operator import attrgetter, index, itemgetter
@@ -95,12 +97,15 @@ class FrameSink(Sink[Any]):
 
         try:
             # The one way to read a schema that both kinds of session have.
-            return spark.createDataFrame([], self.schema).schema
+            schema = spark.createDataFrame([], _with_strings(self.schema)).schema
         except PySparkException as error:
             said = str(error).strip().splitlines()[0]
             raise InvalidArgumentError(
                 f"{self.name}: schema={self.schema!r} is not one that Spark knows: {said}"
             ) from error
+        if not schema.fields:
+            raise InvalidArgumentError(f"{self.name}: schema={self.schema!r} has no columns")
+        return schema
 
     def write(self, frame: DataFrame, batch: int | None = None) -> None:
         """Let the user's function write the items, of a batch of a stream, or of the job."""
@@ -112,6 +117,20 @@ class FrameSink(Sink[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name}
+
+
+_CHARS = re.compile(r"""(`[^`]*`|'[^']*'|"[^"]*")|\b(?:var)?char\s*\(\s*\d+\s*\)""", re.IGNORECASE)
+_JSON_CHARS = re.compile(r'("(?:type|elementType|keyType|valueType)":)"(?:var)?char\(\d+\)"')
+
+
+def _with_strings(schema: str | StructType) -> str | StructType:
+    """The schema with strings for ``char(n)`` and ``varchar(n)``, which DataFrames do not have.
+
+    It is tables that have them: Spark fills up and checks what is written to one.
+    """
+    if isinstance(schema, str):
+        return _CHARS.sub(lambda found: found[1] or "string", schema)
+    return type(schema).fromJson(json.loads(_JSON_CHARS.sub(r'\1"string"', schema.json())))
 
 
 def _takes_two(writer: Callable[..., object]) -> bool:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# PySpark takes some names of columns for expressions on their way to Python: they are spelled with
+# characters that nobody uses until they are there.
+_SPECIAL = frozenset(".`")
+_HIDE = str.maketrans(".`", "\ue000\ue001")
+_NO_COLUMN = "\ue002"
+"""Of a DataFrame without columns: Spark sends no rows of those."""
+_SHOW = str.maketrans("\ue000\ue001", ".`")
+
 FrameFunction: TypeAlias = "Callable[[SparkSession], DataFrame]"
 
 
@@ -27,7 +35,7 @@ class FrameSource(BatchSource[T]):
     ``lambda spark: spark.read.orc("events").where("day > '2024-01-01'")``. ``columns`` are the
     ones to read. With ``items="tuple"`` an item is a tuple in the order of the columns. Spark
     decides in how many tasks the DataFrame is read. Values are as pyarrow gives them: a timestamp
-    is a ``datetime`` with the session's time zone, a map a list of pairs.
+    is a ``datetime`` with the session's time zone, a map a dict.
     """
 
     # The function is called in the submitting process, once per job. It does not travel.
@@ -118,13 +126,19 @@ def check_columns(what: str, columns: Any) -> tuple[str, ...] | None:
 def checked_columns(source: str, frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     """The wanted columns, or all of them; each must have a name of its own."""
     if columns is not None:
-        frame = frame.select(*columns)
+        # A name with a dot means a field of a struct, unless there is a column of that name.
+        names = set(frame.columns)
+        frame = frame.select(*(f"`{c.replace('`', '``')}`" if c in names else c for c in columns))
     twice = {name for name in frame.columns if frame.columns.count(name) > 1}
     if twice:
         raise InvalidArgumentError(
             f"{source}: the DataFrame has several columns called {min(twice)!r}: give "
             f"them different names with .withColumnsRenamed(...) or .alias(...)"
         )
+    if not frame.columns:
+        return frame.selectExpr(f"true as `{_NO_COLUMN}`")
+    if any(set(name) & _SPECIAL for name in frame.columns):
+        frame = frame.toDF(*(name.translate(_HIDE) for name in frame.columns))
     return frame
 
 
@@ -156,9 +170,12 @@ def frame_items(batches: Iterator[pa.RecordBatch], form: str) -> Iterator[list[A
     for whole in batches:
         for start in range(0, whole.num_rows, BATCH_SIZE):
             batch = whole.slice(start, BATCH_SIZE)
-            rows = zip(*(c.to_pylist() for c in batch.columns), strict=True)
+            if batch.schema.names == [_NO_COLUMN]:
+                yield [{} if form == "dict" else () for _ in range(batch.num_rows)]
+                continue
+            rows = zip(*(c.to_pylist(maps_as_pydicts="strict") for c in batch.columns), strict=True)
             if form == "dict":
-                names = batch.schema.names
+                names = [name.translate(_SHOW) for name in batch.schema.names]
                 yield [dict(zip(names, row, strict=True)) for row in rows]
             else:
                 yield list(rows)
