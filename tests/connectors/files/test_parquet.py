@@ -12,6 +12,7 @@ import pytest
 
 from jetlet import sinks, sources
 from jetlet.connectors.files import parquet
+from jetlet.connectors.files.input import SPLITS_PER_READER
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 
 ROWS = [
@@ -38,9 +39,51 @@ def path(tmp_path):
 class TestSource:
     def test_splits_are_row_groups(self, path, read_all):
         source = sources.parquet(path)
-        assert [split.index for split in source.splits(99)] == [0, 1, 2, 3]
+        assert [(each.start, each.end) for each in source.splits(99)] == [
+            (0, 1),
+            (1, 2),
+            (2, 3),
+            (3, 4),
+        ]
         assert read_all(source) == ROWS
         assert source.is_blocking
+
+    def test_small_row_groups_are_read_together(self, tmp_path, read_all):
+        """Opening a file takes the longer the more row groups it has."""
+        rows = [{"n": i} for i in range(400)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "small.parquet", row_group_size=1)
+        source = sources.parquet(tmp_path)
+
+        splits = source.splits(2)
+
+        assert len(splits) <= 2 * SPLITS_PER_READER + 1
+        assert [each.start for each in splits[1:]] == [each.end for each in splits[:-1]]
+        assert (splits[0].start, splits[-1].end) == (0, 400)
+        assert read_all(source) == rows
+        filtered = sources.parquet(tmp_path, filters=[("n", ">", 390)])
+        assert read_all(filtered) == rows[391:]
+
+    def test_maps_are_dicts_and_can_be_written_back(self, tmp_path, read_all, write_all):
+        pairs = pa.map_(pa.string(), pa.int64())
+        schema = pa.schema([("m", pairs), ("l", pa.list_(pairs)), ("s", pa.struct([("m", pairs)]))])
+        rows = [
+            {"m": {"a": 1, "b": 2}, "l": [{"c": 3}, {}], "s": {"m": {"d": 4}}},
+            {"m": None, "l": [], "s": None},
+        ]
+
+        write_all(sinks.parquet(tmp_path / "out", schema=schema), rows)
+
+        assert read_all(sources.parquet(tmp_path / "out")) == rows
+
+    @pytest.mark.parametrize("filters", [None, [("x-y", "==", 3)]])
+    def test_columns_may_have_any_name(self, tmp_path, read_all, filters):
+        row = {"a.b": 1, "a": {"b": 2}, "x-y": 3, "c d": 4}
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "names.parquet")
+
+        assert read_all(sources.parquet(tmp_path, filters=filters)) == [row]
+        for name, value in row.items():
+            source = sources.parquet(tmp_path, columns=[name], filters=filters)
+            assert read_all(source) == [{name: value}]
 
     def test_reads_the_columns_it_is_told(self, path, read_all):
         source = sources.parquet(path, columns=["s", "n"])
@@ -141,7 +184,7 @@ class TestSink:
         items = [(i, str(i)) for i in range(2200)]
         write_all(sinks.parquet(tmp_path), items)
         source = sources.parquet(tmp_path)
-        assert len(source.splits(1)) == 5
+        assert len(source.splits(99)) == 5
         assert [tuple(row.values()) for row in read_all(source, 3)] == items
 
     @pytest.mark.parametrize("compression", [None, "snappy", "zstd", "gzip"])

@@ -10,7 +10,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from jetlet.connectors.files.csv import check_names
-from jetlet.connectors.files.input import REMOTE_READERS, FileOptions, FileSource, Path, Paths
+from jetlet.connectors.files.input import (
+    MAX_SPLIT,
+    REMOTE_READERS,
+    SPLITS_PER_READER,
+    FileOptions,
+    FileSource,
+    Path,
+    Paths,
+)
 from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_choice, shortened
@@ -31,15 +39,17 @@ COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli")
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroup:
-    """The split of a Parquet file: one of its row groups."""
+class RowGroups:
+    """The split of a Parquet file: some of its row groups, from ``start`` up to ``end``."""
 
     location: str
-    index: int
+    start: int
+    end: int
 
 
 class ParquetSource(FileSource[dict[str, Any]]):
-    """Rows of Parquet files, as dicts. Several readers share a file by its row groups.
+    """Rows of Parquet files, as dicts. Several readers share a file by its row groups. A value
+    that is a map is a dict too.
 
     ``columns`` are the ones to read, ``filters`` the rows: an expression of pyarrow such as
     ``pc.field("age") > 30``, or a list such as ``[("age", ">", 30)]``. Row groups whose statistics
@@ -67,31 +77,41 @@ class ParquetSource(FileSource[dict[str, Any]]):
         # A row group is fetched as a whole, which takes longer than a cooperative worker has.
         self.is_blocking = True
 
-    def splits(self, target: int) -> Sequence[RowGroup]:
+    def splits(self, target: int) -> Sequence[RowGroups]:
         self._filter()
-        return [
-            RowGroup(file.location, index)
-            for file in self.files.list()
-            for index in range(self._count_row_groups(file.location))
-        ]
+        files = [(file, self._row_group_sizes(file.location)) for file in self.files.list()]
+        total = sum(sum(sizes) for _, sizes in files)
+        # To open a file takes the longer the more row groups it has: small ones are read together.
+        size = min(total // (max(target, 1) * SPLITS_PER_READER), MAX_SPLIT)
+        splits = []
+        for file, sizes in files:
+            start = taken = 0
+            for end, bytes_ in enumerate(sizes, 1):
+                taken += bytes_
+                if taken > size or end == len(sizes):
+                    splits.append(RowGroups(file.location, start, end))
+                    start, taken = end, 0
+        return splits
 
-    def read(self, split: RowGroup) -> Iterator[list[dict[str, Any]]]:
+    def read(self, split: RowGroups) -> Iterator[list[dict[str, Any]]]:
         with self._open(split.location) as file:
             for batch in self._batches(file, split):
                 if batch.num_rows:
-                    yield batch.to_pylist()
+                    wanted = batch if self._columns is None else batch.select(self._columns)
+                    yield wanted.to_pylist(maps_as_pydicts="strict")
 
-    def _batches(self, file: Any, split: RowGroup) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: Any, split: RowGroups) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
         from pyarrow.fs import LocalFileSystem
 
         predicate = self._filter()
+        row_groups = list(range(split.start, split.end))
         if predicate is None:
             with pq.ParquetFile(file) as parquet:
                 yield from parquet.iter_batches(
                     batch_size=BATCH_SIZE,
-                    row_groups=[split.index],
+                    row_groups=row_groups,
                     columns=self._columns,
                     use_threads=False,
                 )
@@ -99,7 +119,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
         fragment = ds.ParquetFileFormat().make_fragment(
             file,
             filesystem=LocalFileSystem() if isinstance(file, str) else None,
-            row_groups=[split.index],
+            row_groups=row_groups,
         )
         scanner = fragment.scanner(
             columns=self._columns, filter=predicate, batch_size=BATCH_SIZE, use_threads=False
@@ -116,7 +136,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
         else:
             yield location
 
-    def _count_row_groups(self, location: str) -> int:
+    def _row_group_sizes(self, location: str) -> list[int]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -134,7 +154,8 @@ class ParquetSource(FileSource[dict[str, Any]]):
                             f"sources.parquet: columns names {column!r}, which {shown} does not "
                             f"have; its columns are {', '.join(map(repr, sorted(there)))}"
                         )
-                return int(parquet.num_row_groups)
+                groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
+                return [group.total_byte_size for group in groups]
 
     def _filter(self) -> pa.compute.Expression | None:
         import pyarrow.compute as pc
