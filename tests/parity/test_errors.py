@@ -246,6 +246,34 @@ def test_fused_failure_names_the_stage_among_several(engine):
     assert caught.value.vertex == "fused(absolute, check, some)"
 
 
+class MuteError(Exception):
+    """Cannot say what it is about, nor what it is."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def mute(x):
+    raise MuteError
+
+
+@pytest.mark.parametrize("on_error", ["fail", "letters"])
+def test_an_error_without_a_text_is_told_all_the_same(engine, on_error):
+    p, letters = Pipeline("mute"), sinks.collect(name="letters")
+    p.read_from(sources.items([1])).map(
+        mute, on_error=letters if on_error == "letters" else "fail"
+    ).write_to(sinks.noop())
+
+    if on_error == "letters":
+        engine.run(p)
+        assert [(x.item, x.error_type) for x in letters.items] == [(1, "MuteError")]
+        return
+    with pytest.raises(JobFailedError, match="on item 1: MuteError: <no text: RuntimeError>"):
+        engine.run(p)
+
+
 def test_long_items_are_shortened(engine):
     p = Pipeline("long")
     p.read_from(sources.items(["x" * 5000])).map(int).write_to(sinks.noop())

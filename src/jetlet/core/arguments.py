@@ -71,3 +71,16 @@ def shortened(item: object, limit: int = 80) -> str:
     """A ``repr`` that fits into a message."""
     text = repr(item)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says; never raises, though its ``__str__`` may."""
+    try:
+        return str(error)
+    except Exception as reason:  # it must not hide the error itself
+        return f"<no text: {type(reason).__name__}>"
+
+
+def error_line(error: BaseException) -> str:
+    """The class of an error and what it says."""
+    return f"{type(error).__name__}: {error_text(error)}"

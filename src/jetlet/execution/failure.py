@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jetlet.core.arguments import error_line
 from jetlet.errors import ItemFailedError, JobCancelledError, JobFailedError
 from jetlet.execution.execution_service import Execution
 from jetlet.execution.outbox import shorten
@@ -19,7 +20,7 @@ def outcome(execution: Execution) -> JobFailedError | JobCancelledError | None:
     vertex = tasklet.vertex_name if tasklet else None
     item, step = execution.failed_item, None
     cause = cause_of(failure)
-    kind, text = JobFailedError, f"{type(cause).__name__}: {cause}"
+    kind, text = JobFailedError, error_line(cause)
     if isinstance(failure, ItemFailedError):
         item, step = shorten(failure.item), failure.step
     elif isinstance(failure, JobFailedError):

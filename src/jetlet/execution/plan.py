@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from jetlet.core.arguments import error_line
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.dag import DAG, PREPARE_SUFFIX
 from jetlet.core.edge import Edge, Routing
@@ -282,7 +283,7 @@ class ExecutionPlan:
             return [None if ended else next(made) for ended in has_ended]
         except Exception as error:
             raise JobFailedError(
-                f"its supplier failed: {type(error).__name__}: {error}", vertex=vertex.name
+                f"its supplier failed: {error_line(error)}", vertex=vertex.name
             ) from error
 
     def close(self, error: BaseException | None) -> None:
@@ -297,7 +298,7 @@ class ExecutionPlan:
             except Exception as e:
                 if error is None and failure is None:
                     failure = JobFailedError(
-                        f"its supplier failed to close: {type(e).__name__}: {e}", vertex=vertex.name
+                        f"its supplier failed to close: {error_line(e)}", vertex=vertex.name
                     )
                     failure.__cause__ = e
                 else:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import RunHook
 from jetlet.errors import JetletError, JobCancelledError, JobFailedError, RestartableError
@@ -90,7 +91,7 @@ class Run:
                     raise
                 raise JobFailedError(
                     f"job {self.job_name!r} failed in vertex {name!r} before it ran: "
-                    f"{type(error).__name__}: {error}",
+                    f"{error_line(error)}",
                     vertex=name,
                 ) from error
 
@@ -102,7 +103,7 @@ class Run:
             except Exception as error:
                 raise JobFailedError(
                     f"job {self.job_name!r} failed in vertex {name!r} while committing: "
-                    f"{type(error).__name__}: {error}",
+                    f"{error_line(error)}",
                     vertex=name,
                 ) from error
             del self._begun[name]
@@ -246,7 +247,7 @@ class Job:
     def _as_failure(self, error: BaseException) -> JetletError:
         if isinstance(error, JetletError):
             return error
-        failure = JobFailedError(f"job {self.name!r} failed: {type(error).__name__}: {error}")
+        failure = JobFailedError(f"job {self.name!r} failed: {error_line(error)}")
         failure.__cause__ = error
         return failure
 

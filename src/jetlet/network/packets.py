@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from jetlet.core.arguments import error_line
 from jetlet.core.pickling import dump
 from jetlet.errors import JetletError
 from jetlet.network.connection import MAX_MESSAGE
@@ -126,6 +127,6 @@ def _unsendable(edge: int, items: Sequence[Any], error: Exception) -> Unsendable
         try:
             encode(edge, [item], 1)
         except Exception as e:
-            return UnsendableItemError(item, f"{type(e).__name__}: {e}")
+            return UnsendableItemError(item, error_line(e))
     # Each alone can: then it is something like memory.
-    return UnsendableItemError(items[0], f"{type(error).__name__}: {error}")
+    return UnsendableItemError(items[0], error_line(error))

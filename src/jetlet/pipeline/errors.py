@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from jetlet.core.arguments import error_text
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -19,4 +21,4 @@ class DeadLetter:
     @classmethod
     def of(cls, item: Any, error: BaseException, stage: str) -> DeadLetter:
         """The letter for an item on which ``error`` was raised."""
-        return cls(item, stage, type(error).__name__, str(error))
+        return cls(item, stage, type(error).__name__, error_text(error))

@@ -13,6 +13,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
+from jetlet.core.arguments import error_line
 from jetlet.core.remote_failure import RemoteFailure
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.failure import cause_of
@@ -116,7 +117,7 @@ _SYMPTOMS = (
 
 def explain(error: BaseException, job_name: str) -> JobFailedError:
     """The error that a job ends with when Spark itself has failed, in one line."""
-    text = f"{type(error).__name__}: {error}"
+    text = error_line(error)
     for symptom in _SYMPTOMS:
         found = re.search(symptom.pattern, text)
         if found is not None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jetlet.core.arguments import error_line
 from jetlet.errors import JetletError, JobFailedError
 from jetlet.jobs.job import Run
 from jetlet.jobs.members.attempt_snapshots import AttemptSnapshots
@@ -315,8 +316,7 @@ class MembersAttempt:
     def _sink_failed(self, vertex: str, error: Exception) -> None:
         """From a thread of the delivery."""
         failure = JobFailedError(
-            f"job {self._run.job_name!r} failed in vertex {vertex!r}: "
-            f"{type(error).__name__}: {error}",
+            f"job {self._run.job_name!r} failed in vertex {vertex!r}: {error_line(error)}",
             vertex=vertex,
         )
         failure.__cause__ = error

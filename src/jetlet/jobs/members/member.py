@@ -23,6 +23,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, TypeVar
 
+from jetlet.core.arguments import error_line
 from jetlet.core.pickling import adopt_classes, dump
 from jetlet.core.remote_failure import RemoteFailure
 from jetlet.errors import JetletError, JobFailedError, RestartableError
@@ -133,8 +134,7 @@ class Member:
             return error
         except Exception as error:
             failure = JobFailedError(
-                f"job {order.job_name!r} failed on member {self._index}: "
-                f"{type(error).__name__}: {error}"
+                f"job {order.job_name!r} failed on member {self._index}: {error_line(error)}"
             )
             failure.__cause__ = error
             return failure
@@ -236,7 +236,7 @@ class Member:
             message = dump(Ended(failure, self._reports, counters, ended))
         except Exception as e:
             failed = JobFailedError(
-                f"what member {self._index} has to report cannot be sent: {type(e).__name__}: {e}"
+                f"what member {self._index} has to report cannot be sent: {error_line(e)}"
             )
             message = dump(Ended(failure or RemoteFailure.pack(failed), (), counters))
         for stream in (sys.stdout, sys.stderr):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import SplitSupplier
 from jetlet.errors import (
@@ -424,8 +425,7 @@ class SparkRunner:
             run.send_to_client(vertex, batch)
         except Exception as error:
             raise JobFailedError(
-                f"job {run.job_name!r} failed in vertex {vertex!r}: "
-                f"{type(error).__name__}: {error}",
+                f"job {run.job_name!r} failed in vertex {vertex!r}: {error_line(error)}",
                 vertex=vertex,
             ) from error
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.arguments import error_line
 from jetlet.core.items import Watermark
 from jetlet.core.processor import different_state
 from jetlet.errors import JobCancelledError, JobFailedError, SnapshotError
@@ -310,7 +311,7 @@ class MicroBatchRunner(SparkRunner):
         except Exception as error:
             raise JobFailedError(
                 f"job {run.job_name!r} failed while committing batch {record.batch}: "
-                f"{type(error).__name__}: {error}"
+                f"{error_line(error)}"
             ) from error
 
     def _clean(self, record: BatchRecord, before: BatchRecord | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.arguments import error_line
 from jetlet.core.clock import Clock
 from jetlet.errors import JobFailedError
 
@@ -52,7 +53,8 @@ class OperationCall:
 
     def failure(self) -> JobFailedError:
         """The error that the job ends with because of it; its cause is the ``error``."""
-        return JobFailedError(f"{self} failed: {type(self.error).__name__}: {self.error}")
+        assert self.error is not None
+        return JobFailedError(f"{self} failed: {error_line(self.error)}")
 
     def run(self) -> None:
         """Run it on this thread."""
