@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import shutil
+import threading
 from functools import partial
 
 import pytest
@@ -610,6 +612,65 @@ def test_record_in_doubt_restarts_the_job(engine, kit, config, monkeypatch):
     job.join(kit.PROMPT)
     check_exact(ledger, kit)
     assert job.metrics().snapshots["restarts"] == 2
+
+
+class Stuck(Processor):
+    """Passes items on, and does not come back from the first snapshot before it is let go."""
+
+    is_cooperative = False
+
+    def __init__(self, released, limits):
+        self._released, self._limits = released, limits
+
+    def process_item(self, ordinal, item):
+        return self.try_emit(item)
+
+    def save_to_snapshot(self):
+        if not self._released.is_set():
+            self._released.wait(self._limits.pop() if self._limits else 0)
+        return True
+
+
+def stuck_dag(kit, ledger, tap, released, limits):
+    dag = DAG("counting")
+    numbers = dag.new_vertex("numbers", lambda: kit.Numbers(COUNT, tap), 1)
+    stuck = dag.new_vertex("stuck", lambda: Stuck(released, limits), 1)
+    counts = dag.new_vertex("counts", lambda: kit.CountByKey(tap=tap), 1)
+    write = dag.vertex(Vertex("write", lambda: kit.LedgerSink(ledger), hook=ledger))
+    dag.edge(between(numbers, stuck))
+    dag.edge(between(stuck, counts))
+    dag.edge(between(counts, write))
+    return dag
+
+
+def test_snapshot_that_takes_too_long_restarts_the_job(engine, kit, config, caplog):
+    ledger, tap, released = kit.Ledger(), kit.Tap(1000), threading.Event()
+    dag = stuck_dag(kit, ledger, tap, released, [kit.PROMPT])
+    job = engine.submit(dag, config(snapshot_timeout=0.3))
+    kit.eventually(lambda: job.metrics().snapshots["restarts"] >= 1)
+    released.set()
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    told = [r.getMessage() for r in caplog.records if "is not complete after" in r.getMessage()]
+    assert re.search(r"snapshot 1 is not complete after 0.3 s: no answer from .*stuck#0", told[0])
+    assert "after 0.6 s" in told[1]
+    assert "after 0.9 s" in told[2]
+    assert any("it is restarted" in each and "stuck#0" in each for each in told)
+
+
+def test_snapshot_that_comes_late_counts(engine, kit, config):
+    ledger, tap, released = kit.Ledger(), kit.Tap(1000), threading.Event()
+    dag = stuck_dag(kit, ledger, tap, released, [kit.PROMPT])
+    job = engine.submit(dag, config(snapshot_timeout=1.0))
+    kit.eventually(lambda: job.metrics().snapshots["failed"] == 1)
+    assert "no answer from stuck#0" in job.metrics().snapshots["last_error"]
+    released.set()
+    kit.eventually(lambda: taken(job) >= 2)
+    assert job.metrics().snapshots["restarts"] == 0
+    tap.open()
+    job.join(kit.PROMPT)
+    check_exact(ledger, kit)
 
 
 def test_job_has_completed_even_if_nobody_can_be_told(engine, kit, config, trouble, caplog):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus
+from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.errors import JobFailedError
 from jetlet.jobs.members.messages import Saved
 from jetlet.snapshots.format import SnapshotRecord
@@ -195,6 +198,47 @@ def test_failure_that_a_restart_cannot_cure_ends_the_job(kit, config, ledger):
         with pytest.raises(JobFailedError, match="bad"):
             job.join(kit.PROMPT)
     assert job.metrics().snapshots["restarts"] == 0
+
+
+class StuckOnce(Processor):
+    """The first one of all that is to save does not come back; it leaves a mark for the others."""
+
+    is_cooperative = False
+
+    def __init__(self, mark):
+        self._mark = mark
+
+    def process_item(self, ordinal, item):
+        return self.try_emit(item)
+
+    def save_to_snapshot(self):
+        try:
+            Path(self._mark).touch(exist_ok=False)
+        except FileExistsError:
+            return True
+        threading.Event().wait()
+        return True
+
+
+@pytest.mark.fault
+def test_member_that_does_not_answer_is_named_and_the_job_restarted(
+    kit, config, ledger, tmp_path, caplog
+):
+    dag = DAG("counting")
+    numbers = dag.new_vertex("numbers", partial(kit.Numbers, COUNT))
+    stuck = dag.new_vertex("stuck", partial(StuckOnce, str(tmp_path / "mark")))
+    counts = dag.new_vertex("counts", kit.CountByKey)
+    write = dag.vertex(Vertex("write", partial(kit.LedgerSink, ledger), hook=ledger))
+    dag.edge(between(numbers, stuck))
+    dag.edge(between(stuck, counts).partitioned(lambda n: n % 5).distributed())
+    dag.edge(between(counts, write))
+    with EmbeddedEngine(members=2, workers=1) as engine:
+        job = engine.submit(dag, config(snapshot_timeout=1.0))
+        job.join(kit.PROMPT)
+    check_exact(ledger, kit)
+    assert job.metrics().snapshots["restarts"] >= 1
+    told = [r.getMessage() for r in caplog.records if "is not complete after" in r.getMessage()]
+    assert any(re.search(r"no answer from .*stuck#\d.* on member \d", each) for each in told)
 
 
 def test_what_another_attempt_says_is_not_heard(kit, config, ledger):

@@ -10,6 +10,7 @@ from jetlet.snapshots.snapshot_coordinator import (
     Finish,
     GiveUp,
     Over,
+    Overdue,
     Phase,
     Prepare,
     Record,
@@ -121,6 +122,59 @@ def test_restored_area_is_not_written_to():
 def test_as_many_as_wanted_are_kept():
     coordinator = ready(keep=3)
     assert [take(coordinator, 10.0 * n).area for n in range(1, 7)] == [0, 1, 2, 3, 0, 1]
+
+
+# --- Snapshots that take too long -------------------------------------------------------------
+
+
+def test_overdue_snapshot_is_told_and_waited_for():
+    coordinator = ready(timeout=60.0, max_overdue=3)
+    snapshot = saving(coordinator)
+    assert coordinator.due == INTERVAL + 60.0
+    assert coordinator.saved(1, snapshot.id, None, 30.0) == []
+    assert coordinator.tick(69.9) == []
+    assert coordinator.tick(70.0) == [Overdue(snapshot, (0,), 60.0)]
+    assert coordinator.tick(129.0) == []
+    assert coordinator.tick(130.0) == [Overdue(snapshot, (0,), 120.0)]
+    assert coordinator.saved(0, snapshot.id, None, 131.0) == [Record(snapshot)], "late, but whole"
+    assert coordinator.recorded(snapshot.id, None, 131.0) != []
+    for member in (0, 1):
+        coordinator.committed(member, snapshot.id, 131.0)
+    assert coordinator.due == 131.0 + INTERVAL
+    again = saving(coordinator, 141.0)
+    assert coordinator.tick(201.0) == [Overdue(again, (0, 1), 60.0)], "counted anew"
+
+
+def test_snapshot_that_is_overdue_too_often_ends_the_attempt():
+    coordinator = ready(timeout=60.0, max_overdue=2)
+    snapshot = saving(coordinator)
+    coordinator.tick(70.0)
+    overdue, over, give_up = coordinator.tick(130.0)
+    assert overdue == Overdue(snapshot, (0, 1), 120.0)
+    assert over == Over(snapshot, give_up.reason)
+    assert "snapshot 1 is not complete after 120 s" in give_up.reason
+    assert isinstance(give_up, GiveUp)
+    assert coordinator.due is None
+
+
+def test_storage_and_commits_can_be_overdue_too():
+    coordinator = ready(timeout=60.0, max_overdue=3)
+    (prepare,) = coordinator.tick(INTERVAL)
+    assert coordinator.tick(100.0) == [Overdue(prepare.snapshot, (), 60.0)]
+    coordinator = ready(timeout=60.0, max_overdue=3)
+    snapshot = recording(coordinator)
+    assert coordinator.tick(100.0) == [Overdue(snapshot, (), 60.0)]
+    coordinator.recorded(snapshot.id, None, 101.0)
+    coordinator.committed(0, snapshot.id, 101.0)
+    assert coordinator.tick(161.0) == [Overdue(snapshot, (1,), 120.0)]
+
+
+def test_without_a_guarantee_an_export_may_take_for_ever():
+    coordinator = ready(interval=None, timeout=60.0)
+    coordinator.export("mine", 0.0)
+    for n in range(1, 10):
+        (overdue,) = coordinator.tick(60.0 * n)
+        assert overdue.seconds == 60.0 * n
 
 
 # --- Requests ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ FLAGS = {
     "guarantee": "--guarantee",
     "snapshot_dir": "--snapshot-dir",
     "snapshot_interval": "--snapshot-interval",
+    "snapshot_timeout": "--snapshot-timeout",
     "keep_snapshots": "--keep-snapshots",
     "from_snapshot": "--from-snapshot",
     "fresh": "--fresh",
@@ -48,6 +49,13 @@ _OPTIONS = [
         type=click.FloatRange(min=0.0, min_open=True),
         metavar="SECONDS",
         help="Between two snapshots; by default 10.",
+    ),
+    click.option(
+        "--snapshot-timeout",
+        type=click.FloatRange(min=0.0, min_open=True),
+        metavar="SECONDS",
+        help="After which a snapshot counts as failed; after three times as long the job is "
+        "restarted. By default 600.",
     ),
     click.option(
         "--keep-snapshots",

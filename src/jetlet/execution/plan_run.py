@@ -117,8 +117,9 @@ class PlanRun:
         self._has_news.set()
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error that is no tasklet's; from any thread."""
+        """End it soon with an error that is no tasklet's; from any thread."""
         self.execution.fail(None, error)
+        self._has_news.set()
 
     def _leave(self, thread: EngineThread) -> None:
         self.is_stuck = True

@@ -134,7 +134,7 @@ class ProcessorTasklet(Tasklet):
     # --- Tasklet ----------------------------------------------------------------------------
 
     def init(self) -> None:
-        self._snapshots.register(self.waker, drains=self._drains)
+        self._snapshots.register(self.waker, drains=self._drains, name=self.name)
         self.processor.init(self.outbox, self._context)
 
     def close(self) -> None:
@@ -457,7 +457,7 @@ class ProcessorTasklet(Tasklet):
             if self.outbox.has_state_left:
                 self._saves_later = True
             else:
-                self._snapshots.phase1_done()
+                self._snapshots.phase1_done(self.name)
             if barrier.is_terminal:
                 # The job ends with this snapshot: only its outcome is still of interest.
                 self._move(State.WAITING_FOR_SNAPSHOT_COMPLETED)
@@ -468,7 +468,7 @@ class ProcessorTasklet(Tasklet):
         """Go on with the state that the processor has left for later."""
         if self.outbox.save_some():
             self._saves_later = False
-            self._snapshots.phase1_done()
+            self._snapshots.phase1_done(self.name)
 
     def _finish_commit(self, then: State) -> None:
         snapshots = self._snapshots
@@ -476,15 +476,14 @@ class ProcessorTasklet(Tasklet):
         is_export = snapshots.active is not None and snapshots.active.is_export
         if is_export or self.processor.snapshot_commit_finish(snapshots.was_successful):
             self._finished_id = finished_id
-            snapshots.phase2_done()
+            snapshots.phase2_done(self.name)
             self._move(then)
 
     def _close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._part.unregister(
-                self._saved_id, self._finished_id, self._context if self._has_completed else None
-            )
+            completed = self._context if self._has_completed else None
+            self._part.unregister(self.name, self._saved_id, self._finished_id, completed)
             closer = self._closer if self.is_cooperative else run_at_once
             closer(self._close_processor, self._end)
 

@@ -27,6 +27,10 @@ class JobConfig:
     """``none``, ``at-least-once`` or ``exactly-once``: what a restart may do to results."""
     snapshot_interval: float = 10.0
     """Seconds between two snapshots, if there is a guarantee."""
+    snapshot_timeout: float = 600.0
+    """Seconds after which a snapshot that is not complete counts as failed, and is logged with who
+    has not answered. What comes late is taken all the same; after three times as long the job is
+    restarted. A barrier passes behind all that is in the queues: have patience with slow stages."""
     snapshot_dir: str | None = None
     """Where snapshots go: a directory, or any URL that fsspec knows. A job that is submitted with
     the directory and the name of an earlier one goes on from the last snapshot of that one, unless
@@ -76,7 +80,7 @@ class JobConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {value}")
-        for name in ("snapshot_interval", "restart_pause", "max_restart_pause"):
+        for name in ("snapshot_interval", "snapshot_timeout", "restart_pause", "max_restart_pause"):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(
                     f"{name} is in seconds and positive, not {getattr(self, name)}"

@@ -49,22 +49,37 @@ class SnapshotContext:
         sent them one would wait for the outcome before it ends that edge."""
         self.ended: list[EndedProcessor] = []
         """Processors that have completed."""
+        self._names: dict[str, None] = {}
+        """Tasklets that take part."""
+        self._awaited: dict[str, None] = {}
+        """Those that have not reported in this phase."""
         self._lock = threading.Lock()
         self._wakers: list[Waker] = []
         self._waiting = 0
         self._on_phase_done: Callable[[], None] = _ignore
         self._on_drained: Callable[[], None] = _ignore
 
-    def register(self, waker: Waker | None = None, *, drains: bool = False) -> None:
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Names of the tasklets that the phase under way waits for; some may wait for others."""
+        with self._lock:
+            return tuple(self._awaited)
+
+    def register(self, waker: Waker | None = None, *, drains: bool = False, name: str = "") -> None:
         """A tasklet takes part; it is woken when there is something for it to do."""
         with self._lock:
+            self._names[name] = None
             self.live += 1
             self.draining += drains
             if waker is not None:
                 self._wakers.append(waker)
 
     def unregister(
-        self, saved_id: int, finished_id: int, ended: EndedProcessor | None = None
+        self,
+        saved_id: int,
+        finished_id: int,
+        ended: EndedProcessor | None = None,
+        name: str = "",
     ) -> None:
         """A tasklet has ended; snapshots do not wait for it any more.
 
@@ -75,13 +90,14 @@ class SnapshotContext:
         with self._lock:
             if ended is not None:
                 self.ended.append(ended)
+            self._names.pop(name, None)
             self.live -= 1  # whoever sees that nobody is left finds all that have completed
             if self.finished_id < self.started_id:
                 is_awaited = saved_id < self.started_id
             else:
                 is_awaited = finished_id < self.finished_id
         if is_awaited:
-            self._count_down()
+            self._count_down(name)
 
     def drained(self) -> None:
         """A tasklet has come to its edges of the lowest priority."""
@@ -106,6 +122,7 @@ class SnapshotContext:
         """Start phase one; ``on_done`` is called when every live tasklet has saved."""
         with self._lock:
             self._waiting = self.live
+            self._awaited = dict(self._names)
             self._on_phase_done = on_done
             self.active = snapshot
             self.started_id = snapshot.snapshot_id
@@ -116,6 +133,7 @@ class SnapshotContext:
         """Start phase two; ``on_done`` is called when every live tasklet has committed."""
         with self._lock:
             self._waiting = self.live
+            self._awaited = dict(self._names)
             self._on_phase_done = on_done
             self.was_successful = success
             self.finished_id = snapshot_id
@@ -129,16 +147,17 @@ class SnapshotContext:
         for waker in self._wakers:
             waker.wake()
 
-    def phase1_done(self) -> None:
+    def phase1_done(self, name: str = "") -> None:
         """A tasklet has saved its state and sent the barrier on."""
-        self._count_down()
+        self._count_down(name)
 
-    def phase2_done(self) -> None:
+    def phase2_done(self, name: str = "") -> None:
         """A tasklet has committed, or rolled back."""
-        self._count_down()
+        self._count_down(name)
 
-    def _count_down(self) -> None:
+    def _count_down(self, name: str) -> None:
         with self._lock:
+            self._awaited.pop(name, None)
             self._waiting -= 1
             done = self._waiting == 0
         if done:

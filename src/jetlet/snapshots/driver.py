@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from jetlet.snapshots.snapshot_coordinator import (
     Finish,
     GiveUp,
     Over,
+    Overdue,
     Phase,
     Prepare,
     Record,
@@ -34,6 +35,11 @@ from jetlet.snapshots.snapshot_coordinator import (
 )
 
 logger = logging.getLogger("jetlet.job")
+
+MAX_OVERDUE = 3
+"""Times ``JobConfig.snapshot_timeout`` after which the job is restarted."""
+NAMED = 8
+"""Processors that a message names."""
 
 
 class Members(Protocol):
@@ -46,6 +52,9 @@ class Members(Protocol):
 
     def finish(self, members: Iterable[int], snapshot_id: int, *, success: bool) -> None:
         """Tell members the outcome; each answers to :meth:`SnapshotDriver.committed`."""
+
+    def awaited(self, member: int) -> Sequence[str]:
+        """Processors that a member waits for, as far as is known here."""
 
     def terminate(self) -> None:
         """End the attempt at once."""
@@ -83,6 +92,9 @@ class SnapshotDriver:
             next_id=attempt.next_id,
             good_areas=attempt.good_areas,
             keep=job.config.keep_snapshots,
+            timeout=job.config.snapshot_timeout,
+            # Without a guarantee there is nothing to restart from.
+            max_overdue=None if job.interval is None else MAX_OVERDUE,
         )
         self._io = ThreadPoolExecutor(1, thread_name_prefix=f"jetlet-snapshots-{job.job_name}")
         self._ended = dict(job.ended)
@@ -97,6 +109,8 @@ class SnapshotDriver:
         self.was_terminated = False
         """True if the attempt has ended with its terminal snapshot, whether that is good or not."""
         self._has_tidied = self._is_closing = False
+        self._overdue: str | None = None
+        """Who did not answer for too long."""
 
     def _now(self) -> float:
         return self._job.clock.monotonic_ns() / 1e9
@@ -162,7 +176,8 @@ class SnapshotDriver:
         self._job.attach(None)
         self._is_closing = True
         self._do(self._coordinator.stop(reason))
-        self._io.shutdown()
+        # A storage that does not answer is left behind: what it does later does not count.
+        self._io.shutdown(wait=self._overdue is None)
         for name, answer in self._waiting:
             _refuse(answer, name, reason)
         self._waiting.clear()
@@ -181,6 +196,8 @@ class SnapshotDriver:
                 self._members.finish(command.members, command.snapshot.id, success=command.success)
             elif isinstance(command, Over):
                 self._over(command)
+            elif isinstance(command, Overdue):
+                self._tell_overdue(command)
             elif isinstance(command, Refuse):
                 self._answer(command.export, command.reason)
             elif isinstance(command, Terminate):
@@ -314,6 +331,8 @@ class SnapshotDriver:
 
     def _over(self, command: Over) -> None:
         snapshot, error = command.snapshot, command.error
+        if not self._is_closing and self._coordinator.phase is not Phase.STOPPED:
+            self._overdue = None
         job, stats = self._job, self._job.stats
         if error is None:
             if snapshot.area is not None:
@@ -325,7 +344,8 @@ class SnapshotDriver:
             if job.trouble is not None:
                 job.trouble = None
                 logger.info("job %s: snapshot %d is good again", job.job_name, snapshot.id)
-        elif not self._is_closing:  # otherwise the attempt has ended, and it is not to blame
+        elif not (self._is_closing or self._overdue):
+            # Otherwise the attempt has ended, and it is not to blame; or it was told already.
             stats.failed += 1
             stats.last_error = error
             self._warn(snapshot, error)
@@ -333,6 +353,26 @@ class SnapshotDriver:
             self.was_terminated = True
         if snapshot.is_terminal or snapshot.export is not None:
             self._answer(snapshot.export, error)
+
+    def _tell_overdue(self, command: Overdue) -> None:
+        """Tell whom a snapshot has been waiting for too long."""
+        snapshot, stats = command.snapshot, self._job.stats
+        place = self._directory or self._job.store
+        directory = place.path if isinstance(place, SnapshotDirectory) else place.directory
+        silent = []
+        for member in command.members:
+            awaited = list(self._members.awaited(member))
+            awaited[NAMED:] = ["..."] if len(awaited) > NAMED else []
+            # Where nobody is awaited, what they have saved is being written.
+            names = ", ".join(awaited) or f"its file in {directory}"
+            silent.append(f"{names} on member {member}" if self._job.members > 1 else names)
+        self._overdue = (
+            f"snapshot {snapshot.id} is not complete after {command.seconds:g} s: no answer from "
+            f"{'; '.join(silent) or directory}"
+        )
+        stats.failed += 1
+        stats.last_error = self._overdue
+        logger.warning("job %s: %s", self._job.job_name, self._overdue)
 
     def _warn(self, snapshot: Snapshot, error: str) -> None:
         """Tell of a failure, unless it is that of the last one again."""
@@ -359,7 +399,7 @@ class SnapshotDriver:
                 return
 
     def _give_up(self, reason: str) -> None:
-        text = f"job {self._job.job_name!r} failed: {reason}"
+        text = f"job {self._job.job_name!r} failed: {self._overdue or reason}"
         self._members.fail(JobFailedError(text) if self._is_superseded else RestartableError(text))
 
     def _run(self, action: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:

@@ -182,10 +182,10 @@ class VertexState:
     entries: int = 0
     bytes: int = 0
     schema_version: int = 1
-    definition: Mapping[str, Any] | None = None
-    """What its state was made by; ``None`` if that makes no difference, or is not known."""
     ended: tuple[int, ...] = ()
     """Processors that had completed."""
+    definition: Mapping[str, Any] | None = None
+    """What its state was made by; ``None`` if that makes no difference, or is not known."""
 
     @property
     def has_ended(self) -> bool:

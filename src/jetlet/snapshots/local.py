@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from jetlet.errors import JobFailedError
 from jetlet.execution import progress_state as progress
@@ -121,6 +121,9 @@ class SnapshotTasklet(Tasklet):
             success=success,
             on_done=lambda: self._post(lambda: self.driver.committed(0, snapshot_id)),
         )
+
+    def awaited(self, member: int) -> Sequence[str]:
+        return self._member.context.awaited
 
     def terminate(self) -> None:
         self._end(None)

@@ -15,6 +15,10 @@ were asked for wait. A snapshot that fails is over, and the job goes on; only if
 whether its record was written must the attempt be given up, since both committing and rolling back
 could be wrong. The next attempt looks and knows.
 
+A snapshot that takes longer than ``timeout`` is overdue, and again after each further ``timeout``.
+It is still waited for: those who have answered cannot begin another one before those who have not,
+and what comes late is whole. But if it is overdue ``max_overdue`` times, the attempt is given up.
+
 If snapshots are taken at intervals there is a last one when all members have ended: it decides that
 what they have left is to be committed, and whoever finds it has nothing else to do.
 """
@@ -80,6 +84,16 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """It is not complete after so many seconds; ``members`` have not answered."""
+
+    snapshot: Snapshot
+    members: tuple[int, ...]
+    """Empty if it is the storage that is waited for."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """An export, or the terminal snapshot if it has no name, will not be taken."""
 
@@ -99,7 +113,7 @@ class GiveUp:
     reason: str
 
 
-Command = Prepare | Begin | Record | Finish | Over | Refuse | Terminate | GiveUp
+Command = Prepare | Begin | Record | Finish | Over | Overdue | Refuse | Terminate | GiveUp
 
 
 class Phase(enum.Enum):
@@ -133,6 +147,8 @@ class SnapshotCoordinator:
         next_id: int = 1,
         good_areas: Sequence[int] = (),
         keep: int = 1,
+        timeout: float | None = None,
+        max_overdue: int | None = None,
     ) -> None:
         self.phase = Phase.IDLE
         self.current: Snapshot | None = None
@@ -141,6 +157,11 @@ class SnapshotCoordinator:
         """Members on which an edge of higher priority is still being drained."""
         self._interval = interval
         self._due = now + interval if interval is not None else None
+        self._timeout = timeout
+        self._max_overdue = max_overdue
+        self._overdue = 0
+        """How often the snapshot under way was."""
+        self._overdue_at: float | None = None
         self._next_id = next_id
         self._good = deque(good_areas[:keep], maxlen=keep)
         self._keep = keep
@@ -157,14 +178,27 @@ class SnapshotCoordinator:
     @property
     def due(self) -> float | None:
         """When :meth:`tick` should be called next."""
-        is_ready = self.phase is Phase.IDLE and not self._draining
-        return self._due if is_ready else None
+        if self.phase is not Phase.IDLE:
+            return self._overdue_at
+        return None if self._draining else self._due
 
     # --- Requests ---------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Command]:
         """Time has passed."""
-        return self._next(now)
+        if self._overdue_at is None or now < self._overdue_at:
+            return self._next(now)
+        snapshot, timeout = self.current, self._timeout
+        assert snapshot is not None
+        assert timeout is not None
+        self._overdue += 1
+        self._overdue_at = now + timeout
+        seconds = self._overdue * timeout
+        told = Overdue(snapshot, tuple(sorted(self._waiting)), seconds)
+        if self._overdue != self._max_overdue:
+            return [told]
+        reason = f"snapshot {snapshot.id} is not complete after {seconds:g} s"
+        return [told, *self.stop(reason), GiveUp(reason)]
 
     def export(self, name: str, now: float) -> list[Command]:
         """Somebody wants the state under this name."""
@@ -299,6 +333,8 @@ class SnapshotCoordinator:
             return []
         self._next_id += 1
         self._error = None
+        self._overdue = 0
+        self._overdue_at = None if self._timeout is None else now + self._timeout
         self.current = snapshot
         self.phase = Phase.PREPARING
         return [Prepare(snapshot)]
@@ -339,6 +375,7 @@ class SnapshotCoordinator:
         snapshot = self.current
         assert snapshot is not None
         self.current = None
+        self._overdue_at = None
         self._waiting = set()
         self.phase = Phase.STOPPED if snapshot.is_terminal else Phase.IDLE
         if self._interval is not None and now is not None:

@@ -41,7 +41,7 @@ class TaskletSnapshots:
         return self._state
 
     def unregister(
-        self, saved_id: int, finished_id: int, completed: ProcessorContext | None
+        self, name: str, saved_id: int, finished_id: int, completed: ProcessorContext | None
     ) -> None:
         """The tasklet ends; ``completed`` is its processor's context if that has completed."""
         ended = None
@@ -52,7 +52,7 @@ class TaskletSnapshots:
                 dump(self._reports) if self._reports else None,
                 tuple(self._final),
             )
-        self.context.unregister(saved_id, finished_id, ended)
+        self.context.unregister(saved_id, finished_id, ended, name)
 
     def keeping(self, report: Callable[[Any], None]) -> Callable[[Any], None]:
         """A ``report`` that remembers what was said.

@@ -119,6 +119,8 @@ class MembersAttempt:
         self._ending: dict[int, Sequence[EndedProcessor]] = {}
         """Members that have said farewell, and what they have left for snapshots. Their items are
         still being delivered, or their end is being recorded."""
+        self.awaited: dict[int, tuple[str, ...]] = {}
+        """Processors that a snapshot waits for, by member, as that has said last."""
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         if not config.use_tcp:
             self._directory = tempfile.TemporaryDirectory(
@@ -259,6 +261,7 @@ class MembersAttempt:
         message = pickle.loads(body)
         if isinstance(message, Alive):
             self._counters[member] = message.counters
+            self.awaited[member] = message.awaited
         elif isinstance(message, Joined):
             self._do(coordinator.joined(member, message.address, now))
         elif isinstance(message, Ready):

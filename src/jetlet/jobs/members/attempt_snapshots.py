@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jetlet.errors import JobFailedError
@@ -46,6 +46,8 @@ class AttemptSnapshots:
             job_id=run.id,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        """What the timer is set to."""
         self._ended: list[int] = []
         """Members that have."""
 
@@ -89,12 +91,18 @@ class AttemptSnapshots:
                 self._attempt.completed(member)
             return
         due = self._driver.due
-        if due is not None and self._timer is None:
+        if due == self._due:
+            return
+        self._due = due
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
             delay = due - self._job.clock.monotonic_ns() / 1e9
             self._timer = self._loop.call_later(max(0.0, delay), self._tick)
 
     def _tick(self) -> None:
-        self._timer = None
+        self._timer = self._due = None
         self._drive(self._driver.tick)
 
     def close(self, reason: str) -> bool:
@@ -111,6 +119,9 @@ class AttemptSnapshots:
 
     def finish(self, members: Iterable[int], snapshot_id: int, *, success: bool) -> None:
         self._attempt.tell(members, FinishSnapshot(self._epoch, snapshot_id, success))
+
+    def awaited(self, member: int) -> Sequence[str]:
+        return self._attempt.awaited.get(member, ())
 
     def terminate(self) -> None:
         self._attempt.cancel()

@@ -313,7 +313,9 @@ class Member:
                 counters = self._counters()
             except RuntimeError:  # something grew while it was read: next time
                 counters = Counters()
-            self._tell(Alive(counters))
+            snapshots = self._snapshots
+            awaited = () if snapshots is None else snapshots.context.awaited
+            self._tell(Alive(counters, awaited))
 
     def _hear(self, connection: Connection, kind: int, body: memoryview) -> None:
         if kind == CLIENT_ACK:

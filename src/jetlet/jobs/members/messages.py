@@ -91,6 +91,8 @@ class Alive:
     """Member: a sign of life."""
 
     counters: Counters
+    awaited: tuple[str, ...] = ()
+    """Processors that a snapshot waits for."""
 
 
 @dataclass(frozen=True, slots=True)
