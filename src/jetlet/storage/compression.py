@@ -8,9 +8,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 from jetlet.errors import InvalidArgumentError, MissingDependencyError
+
+_CHUNK: Final = 1 << 15
 
 ENDINGS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst"}
 
@@ -51,12 +53,16 @@ def decompressing(file: BinaryIO, codec: str) -> BinaryIO:
     if codec == "bz2":
         import bz2
 
-        return cast(BinaryIO, bz2.BZ2File(file, "rb"))
+        return cast(BinaryIO, _StreamReader(file, bz2.BZ2Decompressor))
     if codec == "xz":
         import lzma
 
-        return cast(BinaryIO, lzma.LZMAFile(file, "rb"))
-    return cast(BinaryIO, _ZstdReader(file))
+        return cast(BinaryIO, _StreamReader(file, lzma.LZMADecompressor, is_padded=True))
+    import zstandard
+
+    # Window sizes up to 2 GiB, which is what `zstd --long=31` writes.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    return cast(BinaryIO, _StreamReader(file, decompressor.decompressobj))
 
 
 def compressing(file: BinaryIO, codec: str) -> BinaryIO:
@@ -92,39 +98,52 @@ def _has_zstd() -> bool:
     return find_spec("zstandard") is not None
 
 
-class _ZstdReader:
-    """Reads Zstandard frames; unlike the package's own reader it notices a truncated file."""
+class _StreamReader:
+    """Reads compressed streams, one behind the other.
 
-    _CHUNK = 1 << 15
+    Unlike the readers that the packages bring it takes an empty file for one without lines, and
+    notices a truncated one and what does not belong behind a stream.
+    """
 
-    def __init__(self, file: BinaryIO) -> None:
-        import zstandard
-
+    def __init__(
+        self, file: BinaryIO, new_stream: Callable[[], Any], *, is_padded: bool = False
+    ) -> None:
         self._file = file
-        # Window sizes up to 2 GiB, which is what `zstd --long=31` writes.
-        self._new_frame: Callable[[], Any] = zstandard.ZstdDecompressor(
-            max_window_size=1 << 31
-        ).decompressobj
-        self._frame: Any = None
+        self._new_stream = new_stream
+        self._is_padded = is_padded
+        """Whether zeros may follow a stream."""
+        self._stream: Any = None
+        self._is_behind = False
+        """Whether there was a stream."""
         self._unread = b""
         self._decoded = b""
 
     def read(self, size: int) -> bytes:
         while not self._decoded:
-            data = self._unread or self._file.read(self._CHUNK)
-            self._unread = b""
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("the file ends inside a Zstandard frame")
-                return b""
-            if self._frame is None:
-                self._frame = self._new_frame()
-            self._decoded = self._frame.decompress(data)
-            if self._frame.eof:
-                self._unread = self._frame.unused_data
-                self._frame = None
+            stream = self._stream
+            if stream is None or getattr(stream, "needs_input", True):
+                data = self._unread or self._file.read(_CHUNK)
+                self._unread = b""
+                if not data:
+                    if stream is not None:
+                        raise EOFError("the file ends inside a compressed stream")
+                    return b""
+            else:
+                data = b""
+            if stream is None:
+                if self._is_behind and self._is_padded and not (data := data.lstrip(b"\0")):
+                    continue
+                stream = self._stream = self._new_stream()
+            if hasattr(stream, "needs_input"):
+                self._decoded = stream.decompress(data, _CHUNK)
+            else:
+                self._decoded = stream.decompress(data)
+            if stream.eof:
+                self._unread = stream.unused_data
+                self._stream = None
+                self._is_behind = True
         piece, self._decoded = self._decoded[:size], self._decoded[size:]
         return piece
 
     def close(self) -> None:
-        self._frame = None
+        self._stream = None

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from jetlet import sinks, sources
 from jetlet.connectors.files import lines as lines_module
+from jetlet.connectors.files.input import open_file
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.storage.file_systems import LocalStorage
 
@@ -134,11 +135,34 @@ def test_big_files_get_a_few_splits_per_reader(tmp_path):
     assert (splits[0].start, splits[-1].end) == (0, None)
 
 
-def test_utf8_byte_order_mark_is_dropped_at_the_start_only(tmp_path, read_all):
+@pytest.mark.parametrize(
+    ("written", "encodings"),
+    [
+        ("utf-8", ("utf-8", "utf-8-sig", "UTF8")),
+        ("utf-16-le", ("utf-16-le", "utf-16")),
+        ("utf-16-be", ("utf-16-be", "utf-16")),
+        ("utf-32-le", ("utf-32-le", "utf-32")),
+        ("utf-32-be", ("utf-32-be", "utf-32")),
+        ("utf-7", ("utf-7",)),
+        ("gb18030", ("gb18030",)),
+    ],
+)
+@pytest.mark.parametrize("marks", [1, 2])
+def test_byte_order_mark_is_dropped_at_the_start_only(
+    tmp_path, read_all, written, encodings, marks
+):
     path = tmp_path / "bom.txt"
-    path.write_bytes("\ufeffone\n\ufefftwo\n".encode())
-    for encoding in ("utf-8", "utf-8-sig", "UTF8"):
-        assert read_all(sources.text(path, encoding=encoding, split_size=4)) == ["one", "\ufefftwo"]
+    path.write_bytes(("\ufeff" * marks + "one\n\ufefftwo\n").encode(written))
+    for encoding in encodings:
+        lines = read_all(sources.text(path, encoding=encoding, split_size=4))
+        assert lines == ["\ufeff" * (marks - 1) + "one", "\ufefftwo"]
+
+
+def test_file_of_a_byte_order_mark_has_no_lines(tmp_path, read_all):
+    path = tmp_path / "bom.txt"
+    for encoding in ("utf-8", "utf-16-le", "utf-32-be", "gb18030"):
+        path.write_bytes("\ufeff".encode(encoding))
+        assert read_all(sources.text(path, encoding=encoding)) == []
 
 
 @pytest.mark.parametrize(
@@ -167,6 +191,28 @@ class TestCompressed:
         path.write_bytes(compress(self.TEXT.encode())[:-20])
         with pytest.raises(BadRecordError, match=f"short{ending}.*damaged"):
             read_all(sources.text(path))
+
+    def test_empty_file_has_no_lines(self, tmp_path, read_all, ending, compress):
+        path = tmp_path / f"empty{ending}"
+        for data in (b"", compress(b"")):
+            path.write_bytes(data)
+            assert read_all(sources.text(path)) == []
+
+    @pytest.mark.parametrize("garbage", [b"garbage", b"g", b"\0garbage"])
+    def test_garbage_behind_the_data_is_refused(
+        self, tmp_path, read_all, ending, compress, garbage
+    ):
+        path = tmp_path / f"garbage{ending}"
+        for data in (b"line\n", self.TEXT.encode()):
+            path.write_bytes(compress(data) + garbage)
+            with pytest.raises(BadRecordError, match=f"garbage{ending}.*damaged"):
+                read_all(sources.text(path))
+
+    def test_what_expands_a_lot_is_read_piece_by_piece(self, tmp_path, ending, compress):
+        path = tmp_path / f"zeros{ending}"
+        path.write_bytes(compress(bytes(50 << 20)))
+        with open_file(str(path), None) as file:
+            assert sum(iter(lambda: len(file.read(1 << 14)), 0)) == 50 << 20
 
     def test_other_data_is_refused(self, tmp_path, read_all, ending, compress):
         path = tmp_path / f"fake{ending}"
@@ -309,3 +355,9 @@ def test_sink_refuses_what_is_no_string(tmp_path, refused_by):
 
 def test_sink_refuses_what_the_encoding_does_not_have(tmp_path, refused_by):
     assert "café" in refused_by(sinks.text(tmp_path, encoding="ascii"), ["tea", "café"])
+
+
+def test_zeros_may_follow_an_xz_stream(tmp_path, read_all):
+    path = tmp_path / "padded.xz"
+    path.write_bytes(lzma.compress(b"one\n") + bytes(8) + lzma.compress(b"two\n") + bytes(4))
+    assert read_all(sources.text(path)) == ["one", "two"]

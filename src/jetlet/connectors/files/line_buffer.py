@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jetlet.connectors.files.lines import is_splittable, split_lines
+from jetlet.connectors.files.lines import is_splittable, mark_of, split_lines
 from jetlet.core.arguments import check_encoding
 from jetlet.errors import BadRecordError, InvalidArgumentError
 
 MAX_LINE: Final = 16 << 20
 """Bytes that a line may have; more are no lines of text."""
-
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 def check_line_encoding(what: str, encoding: Any, errors: Any) -> str:
@@ -88,10 +86,11 @@ class LineBuffer:
         self._start = self._searched = 0
 
     def _decode(self, data: bytearray) -> list[str]:
-        if self.consumed == 0 and self._encoding == "utf-8" and data.startswith(_BOM):
-            del data[: len(_BOM)]
         try:
-            return split_lines(data.decode(self._encoding, self._errors))
+            text = data.decode(self._encoding, self._errors)
+            if self.consumed == 0:
+                text = text.removeprefix(mark_of(text, self._encoding))
+            return split_lines(text)
         except UnicodeDecodeError as error:
             around = error.object[max(error.start - 20, 0) : error.end + 20]
             raise BadRecordError(

@@ -20,7 +20,9 @@ BLOCK = 1 << 14
 """Bytes to read at a time. What users make of them, such as the words of the lines, is ten times as
 much or more, and should still be in the processor's cache for the next stage."""
 
-_BOM = codecs.BOM_UTF8
+_MARK = "\ufeff"
+_MARKED = frozenset(("utf-16", "utf-32"))
+"""Encodings whose decoders look for a byte-order mark themselves."""
 
 _MULTI_BYTE = frozenset(
     {
@@ -62,18 +64,28 @@ def read_text(
     """The lines of a split, decoded. A byte-order mark at the start of a file is dropped."""
     with open_file(split.location, options) as file:
         try:
-            if is_splittable(encoding):
-                if codecs.lookup(encoding).name == "utf-8-sig":
-                    encoding = "utf-8"
-                yield from _decode_blocks(file, split, encoding, errors)
-            else:
-                yield from _decode_stream(file, split, encoding, errors)
+            if codecs.lookup(encoding).name == "utf-8-sig":
+                encoding = "utf-8"
+            decode = _decode_blocks if is_splittable(encoding) else _decode_stream
+            for block in decode(file, split, encoding, errors):
+                if block.offset == 0 and (mark := mark_of(block.text, encoding)):
+                    rest = block.text.removeprefix(mark)
+                    if rest:
+                        yield TextBlock(len(mark.encode(encoding)), rest)
+                else:
+                    yield block
         except Exception as error:
             if codec_of(split.location) and is_corruption(error):
                 raise BadRecordError(
                     f"{shown(split)}: the compressed data is damaged: {error}"
                 ) from error
             raise
+
+
+def mark_of(text: str, encoding: str) -> str:
+    """The byte-order mark that a file begins with, if it does."""
+    has_mark = text.startswith(_MARK) and codecs.lookup(encoding).name not in _MARKED
+    return _MARK if has_mark else ""
 
 
 def split_lines(text: str) -> list[str]:
@@ -152,9 +164,6 @@ def _decode_blocks(
     file: BinaryIO, split: FileSplit, encoding: str, errors: str
 ) -> Iterator[TextBlock]:
     for offset, data in read_blocks(file, split.start, split.end):
-        if offset == 0 and encoding == "utf-8" and data.startswith(_BOM):
-            data = data[len(_BOM) :]
-            offset = len(_BOM)
         try:
             text = data.decode(encoding, errors)
         except UnicodeDecodeError as error:
