@@ -133,3 +133,17 @@ def test_drawing_is_well_formed_and_has_a_dark_form(drawing):
     for name in used:
         assert re.search(rf"\.{name}\b", light), f"class {name} has no style"
     assert "fill: #0d1117" in dark
+
+
+def excerpts():
+    """The code that CONTRIBUTING.md shows, and the file it says it is from."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for block in BLOCK.finditer(text):
+        if block[1] == "python":
+            file, code = block[2].split("\n", 1)
+            yield file.removeprefix("# "), code
+
+
+@pytest.mark.parametrize(("file", "code"), [*excerpts()])
+def test_what_contributors_are_shown_is_the_code(file, code):
+    assert code in (ROOT / file).read_text(encoding="utf-8")

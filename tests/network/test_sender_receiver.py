@@ -21,7 +21,7 @@ from jetlet.execution.outbound_edge import (
 from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
 from jetlet.network.packets import PACKET_LIMIT, SPECIAL, decode_header, decode_items
-from jetlet.network.receive_window import ACK_PERIOD_NS, INITIAL_WINDOW, UNIT_BITS
+from jetlet.network.receive_window import ACK_PERIOD_NS, CLOSED, INITIAL_WINDOW, UNIT_BITS
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import MAX_BACKLOG, SenderTasklet
 
@@ -366,3 +366,30 @@ def test_metrics_are_plain_data():
     assert (row["direction"], row["peer"], row["items"], row["packets"]) == ("out", 1, 3, 2)
     assert row["bytes"] > 0
     assert {"window", "in_flight", "blocked_ns"} <= row.keys()
+
+
+# --- When nobody wants more ---------------------------------------------------------------------
+
+
+def test_a_sender_whose_receiver_wants_no_more_sends_only_what_is_special():
+    source = Source(producers=2)
+    source.sender.acknowledge(INITIAL_WINDOW, INITIAL_WINDOW)
+    source.feed([1, 2])
+    source.run()
+    source.sender.acknowledge(INITIAL_WINDOW, CLOSED)
+    source.feed([3], Watermark(5), [4], DONE)
+    source.feed(Watermark(5), DONE, producer=1)
+
+    assert source.run() is progress.DONE
+    assert source.wire.items() == [1, 2, Watermark(5), DONE]
+    assert all(queue.is_closed for queue in source.queues)
+
+
+def test_a_lane_is_closed_when_nobody_behind_it_wants_more():
+    queues = [BoundedQueue(10) for _ in range(2)]
+    receiver = ReceiverTasklet("a -> b", {1: UnicastEdge(queues)})
+    lane = receiver.lanes[1]
+    queues[0].close()
+    assert not lane.is_closed
+    queues[1].close()
+    assert lane.is_closed

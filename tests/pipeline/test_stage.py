@@ -65,6 +65,7 @@ TRANSFORMS = {
 """Those that call user code, by their default names."""
 OTHERS = {
     "merge": lambda s, **o: s.merge(s, **o),
+    "take": lambda s, **o: s.take(3, **o),
     "aggregate": lambda s, **o: s.aggregate(agg.counting(), **o),
     "aggregate 2": lambda s, **o: s.aggregate2(agg.counting(), s, agg.counting(), **o),
     "aggregate 3": lambda s, **o: s.aggregate3(
@@ -176,6 +177,8 @@ def test_stage_with_one_processor_refuses_more(stage, name):
         (lambda s: s.hash_join(JoinClause([], str, str)), "hash_join takes stages"),
         (lambda s: s.sort("name"), "key=lambda item: ..."),
         (lambda s: s.sort(memory_limit=0), "memory_limit"),
+        (lambda s: s.take(0), "take: n must be"),
+        (lambda s: s.take("many"), "take: n must be"),
         (lambda s: s.rebalance(5), ".rebalance(lambda item: ...)"),
         (lambda s: s.grouping_key("k"), ".grouping_key(lambda item: ...)"),
         (lambda s: s.aggregate(agg.counting), "agg.counting(...), with its parentheses"),

@@ -147,6 +147,7 @@ BOUNDED = {
         key_of,
     ),
     "sort": lambda p, stage: stage.map(lambda item: (item * 7919) % COUNT).sort(),
+    "take": lambda p, stage: stage.map(lambda item: 1).take(COUNT // 2),
     "map-async": lambda p, stage: stage.map_async(double),
     "map-batched": lambda p, stage: stage.map_batched(lambda items: [i + 1 for i in items], 100),
     "task": lambda p, stage: stage.process_with(

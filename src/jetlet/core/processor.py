@@ -113,6 +113,13 @@ class Processor:
     """True if what it saves is for others of its vertex too, who may still need it when this one
     has completed: then it is saved once more, and kept. So it is for sources."""
 
+    has_enough: bool = False
+    """Set it when nothing that may still come matters to you: the engine gives you no more items,
+    and whoever works for you alone ends early. Watermarks and snapshots go on as ever."""
+    ends_early: bool = False
+    """True if all that it does is done for its output. Then it is given no more items, and as a
+    source is called no more, as soon as nobody wants what it emits."""
+
     schema_version: int = 1
     """Raise it when the state that you save changes its form, and define ``upgrade``."""
 

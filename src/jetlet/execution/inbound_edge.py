@@ -150,6 +150,11 @@ class InboundEdge:
             self._barrier = None
             self._aligned.clear()
 
+    def close(self) -> None:
+        """Take no more items from those who feed it; what is in the queues still comes."""
+        for queue in self.queues:
+            queue.close()
+
     @property
     def has_data(self) -> bool:
         """Whether any items wait, besides what is in-band."""

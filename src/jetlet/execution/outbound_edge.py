@@ -20,6 +20,9 @@ from jetlet.errors import ItemFailedError
 class Target(Protocol):
     """Where an edge delivers: a queue to a processor of this member, or to a sender."""
 
+    @property
+    def is_closed(self) -> bool: ...
+
     def offer(self, batch: Sequence[Any], start: int = 0) -> int: ...
 
     def offer_special(self, item: SpecialItem) -> bool: ...
@@ -85,6 +88,14 @@ class OutboundEdge(ABC):
             start += accepted
         if start < len(load):
             self._pending.append((index, load, start))
+
+    @property
+    def is_unwanted(self) -> bool:
+        """True if none of those it leads to wants any more items."""
+        for target in self.targets:  # mostly the first one says no: all() would take longer
+            if not target.is_closed:
+                return False
+        return bool(self.targets)
 
     @property
     def is_clear(self) -> bool:

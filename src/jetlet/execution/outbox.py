@@ -80,6 +80,14 @@ class EdgeOutbox:
     def edge_count(self) -> int:
         return len(self._edges)
 
+    @property
+    def is_unwanted(self) -> bool:
+        """True if nobody wants what may still be offered."""
+        for edge in self._edges:
+            if not edge.is_unwanted:
+                return False
+        return bool(self._edges)
+
     def has_unfinished_item(self) -> bool:
         return self._refused is not _NOTHING
 

@@ -100,6 +100,8 @@ class ProcessorTasklet(Tasklet):
         self._edge: InboundEdge | None = None
         """The edge that the inbox was filled from."""
         self._edge_ended = False
+        self._is_dropping = False
+        """True when what still comes in is of no use to anybody."""
         self._is_restoring = any(edge.is_restore for edge in inbound)
         self._has_completed = self._saves_later = False
         ordinals = [edge.ordinal for edge in inbound if not edge.is_restore]
@@ -282,6 +284,8 @@ class ProcessorTasklet(Tasklet):
         inbox = self._inbox
         edge = self._edge
         assert edge is not None
+        if self._is_dropping and not edge.is_restore:
+            inbox.clear()
         size = self._batch_size = len(inbox)
         if size:
             if edge.is_restore:
@@ -323,6 +327,8 @@ class ProcessorTasklet(Tasklet):
     def _fill_inbox(self) -> bool:
         """Take a batch from the next edge that has one; true if there is anything to act on."""
         edges = self._edges
+        if not self._is_dropping and (self.processor.has_enough or self._is_unwanted()):
+            self._drop_input()
         for edge in edges:
             if self._barrier is not None and edge.ordinal in self._aligned and self._aligns():
                 continue
@@ -344,6 +350,21 @@ class ProcessorTasklet(Tasklet):
                 self._observe(edge, special)
             return True
         return False
+
+    def _is_unwanted(self) -> bool:
+        """True if the processor works for others only, none of whom wants anything any more."""
+        return self.processor.ends_early and self.outbox.is_unwanted
+
+    def _drop_input(self) -> None:
+        """Give the processor no more items, and tell those who feed it.
+
+        All else goes on: snapshots stay aligned, and the input ends when all before it has ended.
+        """
+        self._is_dropping = True
+        for group in (self._edges, *self._groups):
+            for edge in group:
+                if not edge.is_restore:
+                    edge.close()
 
     def _observe(self, edge: InboundEdge, special: Any) -> None:
         if isinstance(special, Watermark):
@@ -400,7 +421,14 @@ class ProcessorTasklet(Tasklet):
                 self._barrier = SnapshotBarrier(active.snapshot_id, active.is_terminal)
                 self._move(State.SAVE_SNAPSHOT)
                 return
-        elif self._saved_id < snapshots.started_id or self._finished_id < snapshots.finished_id:
+            if self._is_unwanted():
+                self._completed()
+                return
+        elif (
+            self._saved_id < snapshots.started_id
+            or self._finished_id < snapshots.finished_id
+            or self._is_unwanted()
+        ):
             # It may be that each of its calls ends with a refusal. Now only that item may go out.
             self.outbox.finish_only(is_closed=True)
             completed = self.processor.complete()

@@ -33,6 +33,7 @@ class BoundedQueue:
         "_whole_at",
         "capacity",
         "consumer",
+        "is_closed",
         "producer",
     )
 
@@ -44,6 +45,8 @@ class BoundedQueue:
         """Woken when something is offered; set where the consumer may be asleep by then."""
         self.producer: Waker | None = None
         """Woken when room is made."""
+        self.is_closed = False
+        """True when the consumer wants no more items: they are taken and dropped."""
         self._entries: deque[Any] = deque()
         self._quantum = max(1, capacity // 4)
         self._added = 0
@@ -65,8 +68,10 @@ class BoundedQueue:
 
     def offer(self, batch: Sequence[Any], start: int = 0) -> int:
         """Take items from ``start`` on; return how many were taken. Producer only."""
-        room = self.capacity - self._added + self._removed
         left = len(batch) - start
+        if self.is_closed:
+            return left
+        room = self.capacity - self._added + self._removed
         if left <= room or room == self._whole_at:
             self._entries.append(batch[start:] if start else batch)
         else:
@@ -121,6 +126,12 @@ class BoundedQueue:
         if self.producer is not None:
             self.producer.wake()
         return part
+
+    def close(self) -> None:
+        """Take no more items; special ones still get through. Consumer only."""
+        self.is_closed = True
+        if self.producer is not None:
+            self.producer.wake()
 
     def is_empty(self) -> bool:
         """True if ``poll`` would return ``None``. Consumer only."""

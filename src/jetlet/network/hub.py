@@ -14,7 +14,7 @@ from jetlet.network.connection import BEAT, DATA, Connection, OnClosed, OnSilenc
 from jetlet.network.handshake import ClientHandshake, Handshake, ServerHandshake
 from jetlet.network.listener import Listener, connect
 from jetlet.network.packets import MalformedPacketError, decode_header
-from jetlet.network.receive_window import ACK_PERIOD
+from jetlet.network.receive_window import ACK_PERIOD, CLOSED
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet
 from jetlet.network.tls import Tls
@@ -180,7 +180,9 @@ class Hub:
             for edge, receiver in self._receivers.items():
                 lane = receiver.lanes.get(peer)
                 if lane is not None and lane.outbound is not None:
-                    entries.append(_ACK_ENTRY.pack(edge, lane.limit(now_ns), lane.window.size))
+                    limit = lane.limit(now_ns)
+                    window = CLOSED if lane.is_closed else lane.window.size
+                    entries.append(_ACK_ENTRY.pack(edge, limit, window))
             if entries:
                 connection.send(ACK, b"".join(entries))
 

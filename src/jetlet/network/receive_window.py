@@ -18,6 +18,8 @@ INITIAL_WINDOW = 800
 WINDOW_PERIODS = 3
 """The window holds what is processed in this many periods: one that is under way to the receiver,
 one that it works on, and one while the acknowledgement travels back."""
+CLOSED = -1
+"""In the place of the window: no more items are wanted, only what is special."""
 ITEM_OVERHEAD = 16
 """Weight of an item beyond its serialised bytes."""
 

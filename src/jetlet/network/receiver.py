@@ -34,6 +34,12 @@ class Lane:
         """Of the packet that is being handed to the queues."""
         self._is_settled = True
 
+    @property
+    def is_closed(self) -> bool:
+        """True if nobody here wants more of its items; from any thread."""
+        outbound = self.outbound
+        return outbound is not None and outbound.is_unwanted
+
     def arrive(self, packet: memoryview) -> None:
         """A packet has come; from the network's thread."""
         _, count = decode_header(packet)

@@ -23,7 +23,7 @@ from jetlet.network.packets import (
     encode,
     size_of,
 )
-from jetlet.network.receive_window import UNIT_BITS, compress, is_within, weigh, wrap
+from jetlet.network.receive_window import CLOSED, UNIT_BITS, compress, is_within, weigh, wrap
 
 DRAIN = 4096
 """Items taken from the queues at a time."""
@@ -64,10 +64,15 @@ class SenderTasklet(Tasklet):
         self._at = 0
         self._special: SpecialItem | None = None
         self._sent = 0
+        self._is_unwanted = False
+        """The receiver wants no more items."""
 
     def acknowledge(self, limit: int, window: int) -> None:
         """The receiver takes data up to ``limit``; from the network's thread."""
         self._limit = limit
+        if window == CLOSED:
+            self._is_unwanted = True
+            window = 0
         metrics = self.metrics
         metrics.window = window << UNIT_BITS
         # The window starts at what was processed; only whole units of it are known.
@@ -98,6 +103,9 @@ class SenderTasklet(Tasklet):
         self._batch = self._inbound.drain(DRAIN)
         self._at = 0
         self._special = self._inbound.special
+        if self._is_unwanted:
+            self._inbound.close()
+            self._batch = ()
         return bool(self._batch) or self._special is not None
 
     def _send_items(self) -> None:

@@ -44,6 +44,7 @@ from jetlet.pipeline.transforms import (
     RebalanceTransform,
     SinkTransform,
     SortTransform,
+    TakeTransform,
     TimestampTransform,
     Transform,
 )
@@ -281,6 +282,18 @@ class Stage(BasicStage[T]):
                 local_parallelism=1,
                 on_error=on_error,
             )
+        )
+
+    def take(
+        self, n: int, *, name: str | None = None, local_parallelism: int | None = None
+    ) -> Stage[T]:
+        """The first ``n`` items: in order behind a sort, or with ``preserve_order``, else any.
+
+        Sources that nobody else reads from end when there are enough; see the guide.
+        """
+        check_count("take", "n", n)
+        return self._add(
+            TakeTransform(name=name or "take", count=n, local_parallelism=local_parallelism)
         )
 
     # --- Event time -------------------------------------------------------------------------

@@ -501,6 +501,19 @@ class SortTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
+class TakeTransform(Transform):
+    """The first so many items."""
+
+    count: int
+
+    passes_times = True
+    has_two_stages = True
+
+    def output_parallelism(self, parallelism: int) -> int:
+        return 1
+
+
+@dataclass(eq=False, kw_only=True)
 class AggregateTransform(Transform):
     """Aggregates all items, or per key where ``key_fns`` has a function for each input."""
 

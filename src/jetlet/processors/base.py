@@ -68,6 +68,8 @@ class BatchProcessor(Processor):
     those that are not for dead letters.
     """
 
+    ends_early = True
+
     def __init__(self, data_ordinals: Ordinals = None) -> None:
         self._data_ordinals = data_ordinals
         self._outgoing: deque[tuple[Any, Ordinals]] = deque()

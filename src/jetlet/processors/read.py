@@ -51,6 +51,8 @@ class ReadProcessor(Processor):
     skips so many items: a source gives the same items of a split, in the same order, each time.
     """
 
+    ends_early = True
+
     def __init__(
         self, source: BatchSource[Any], splits: Sequence[Any], data_ordinals: Ordinals = None
     ) -> None:

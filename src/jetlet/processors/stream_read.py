@@ -205,6 +205,7 @@ class BatchReadProcessor(BatchProcessor):
     """Emits a part of a micro-batch: items, or events and watermarks."""
 
     traits = Traits(state=State.NONE, emits_at_end=False)
+    ends_early = False  # time goes on by what is in the batch
     makes_watermarks = True
 
     def __init__(self, batches: Iterator[Sequence[Any]], timestamps: Timestamps) -> None:

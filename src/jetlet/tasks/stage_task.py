@@ -106,6 +106,8 @@ class TaskProcessor(BatchProcessor):
     timestamp of the message it is about; what ``window`` and timers send has the latest.
     """
 
+    ends_early = False  # who knows what else the task does
+
     def __init__(self, application: TaskApplication, *, takes_events: bool = False) -> None:
         super().__init__()
         self._app = application

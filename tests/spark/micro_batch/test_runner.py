@@ -123,6 +123,7 @@ class AllKinds:
             names, lambda e: e["key"], lambda n: n[0], to_output=lambda e, n: (e["value"], n)
         )
         self.collect("joined", joined)
+        self.collect("taken", events.map(lambda e: "one of the first").take(40))
 
     def collect(self, name, stage):
         self.sinks[name] = sinks.collect(name=name)

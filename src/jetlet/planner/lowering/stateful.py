@@ -1,15 +1,18 @@
-"""Functions with state, running aggregates, distinct items, and sorting."""
+"""Functions with state, running aggregates, distinct items, sorting, and the first items."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from jetlet.core.dag import PREPARE_SUFFIX
+from jetlet.core.edge import from_
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.transforms import (
     DistinctTransform,
     RollingTransform,
     SortTransform,
     StatefulTransform,
+    TakeTransform,
 )
 from jetlet.planner.dag_builder import DagBuilder, Supplier
 from jetlet.planner.graph import Node
@@ -20,6 +23,7 @@ from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.sort import SortProcessor
 from jetlet.processors.stateful import StatefulProcessor
+from jetlet.processors.take import TakeProcessor
 
 
 @lower.register
@@ -92,3 +96,13 @@ def _lower_sort(transform: SortTransform, node: Node, dag: DagBuilder, sides: Si
         data_ordinals=sides.data,
     )
     dag.keyed(node, supplier, None)
+
+
+@lower.register
+def _lower_take(transform: TakeTransform, node: Node, dag: DagBuilder, sides: SideOutputs) -> None:
+    few = partial(TakeProcessor, transform.count, is_final=False)
+    prepare = dag.vertex(node, few, suffix=PREPARE_SUFFIX)
+    dag.connect(node, 0, prepare)
+    vertex = dag.vertex(node, partial(TakeProcessor, transform.count), is_single=True)
+    dag.dag.edge(from_(prepare).to(vertex).all_to_one())
+    dag.emit(node, vertex)
