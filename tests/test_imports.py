@@ -64,15 +64,14 @@ def run_python(code):
     ).stdout
 
 
-def test_import_takes_less_than_100_ms():
+def test_import_takes_no_time_worth_mentioning():
+    """Less than 100 ms are promised."""
     code = (
-        "import time; start = time.perf_counter(); import jetlet; "
-        "print(time.perf_counter() - start)"
+        "import time; start = time.process_time(); import jetlet; "
+        "print(time.process_time() - start)"
     )
 
-    best = min(float(run_python(code)) for _ in range(5))
-
-    assert best < 0.1
+    assert min(float(run_python(code)) for _ in range(5)) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from jetlet.cli.control_server import MAX_LINE, ControlServer
 from jetlet.log import Log
 
-PROMPT = 30.0
+PROMPT = 60.0
 JOBS = """
     from jetlet import Pipeline, agg, sinks, sources, windows
 

@@ -126,6 +126,6 @@ def test_a_terminal_without_arrows_gets_something(project, file):
     process = project.start(
         "plan", file, env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     )
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "items-source ?1" in out

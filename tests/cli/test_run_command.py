@@ -151,7 +151,7 @@ class TestOutcomes:
 
     def test_the_error_is_told_once(self, jobs):
         process = jobs.start("run", f"{FILE}:bad", "--on", "embedded")
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 1
         assert err.count("failed in vertex 'map'") == 1
         assert err.count("Traceback") == 1
@@ -249,7 +249,7 @@ class TestStreams:
         process = self.start(jobs, "--interval", "0.2")
         told = [json.loads(process.stderr.readline()) for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert [each["state"] for each in told] == ["running"] * 3
         assert all(later["elapsed"] - each["elapsed"] > 0.1 for each, later in pairwise(told))
@@ -267,7 +267,7 @@ class TestStreams:
         for _ in range(20):
             assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert re.fullmatch(r"stream cancelled after .*\n", err)
 
     def test_metrics_are_served_while_the_job_runs(self, jobs):
@@ -275,15 +275,15 @@ class TestStreams:
         told = process.stderr.readline()
         url = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n", told)[1]
         assert process.stdout.readline()
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
         assert families["jetlet_job_running"].samples[0].labels["job_name"] == "stream"
         lag = families["jetlet_vertex_watermark_lag_seconds"]
         assert "count" in {sample.labels["vertex"] for sample in lag.samples}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=60) == 143
         with pytest.raises(OSError):
-            urllib.request.urlopen(url, timeout=10)
+            urllib.request.urlopen(url, timeout=60)
 
     def test_busy_port_is_refused_before_anything_runs(self, jobs):
         with socket.create_server(("127.0.0.1", 0)) as other:
@@ -342,7 +342,7 @@ class TestSignals:
         process = jobs.start("run", f"{FILE}:endless", "--on", "embedded", "--log-level=error")
         assert process.stdout.readline() == "n = 0\n"
         process.send_signal(signum)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == code
         assert re.fullmatch(r"endless cancelled after .* items read, [\d,]+ written\n", err)
         # Whole lines to the end, and nothing else.
@@ -356,7 +356,7 @@ class TestSignals:
         )
         assert process.stdout.readline() == "hanging\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert re.fullmatch(r"hanging cancelled after .*\n", err)
 
@@ -367,7 +367,7 @@ class TestSignals:
         # It says so when it has to wait for the user's code.
         assert "Ctrl-C again ends at once" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert err == "ended at once\n"
 
@@ -378,7 +378,7 @@ class TestSignals:
         process = project.start("run", "slow_to_load.py", "--on", "embedded")
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert err == "cancelled before it ran\n"
 
@@ -388,7 +388,7 @@ class TestSignals:
         process.stdout.close()
         err = process.stderr.read()
         process.stderr.close()
-        assert process.wait(timeout=30) == 141
+        assert process.wait(timeout=60) == 141
         assert re.fullmatch(r"endless ended after .*: nobody reads its output any more\n", err)
 
 
@@ -423,7 +423,7 @@ def in_terminal(project, *args, columns=70, until=None, stdout=None):
             process.send_signal(signal.SIGINT)
             until = None
     os.close(ours)
-    return written.decode(), process.wait(timeout=30)
+    return written.decode(), process.wait(timeout=60)
 
 
 def screen(written: str, columns: int = 70) -> list[str]:

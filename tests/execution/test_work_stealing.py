@@ -218,7 +218,7 @@ def test_ten_thousand_tasklets_on_four_threads():
     thread = threading.Thread(target=execution.run, args=(running.set,), daemon=True)
     try:
         thread.start()
-        assert running.wait(20)
+        assert running.wait(60)
         # Unevenly, so that there is something to steal: mostly the first worker's.
         order = sorted(tasklets, key=lambda t: (t.number % WORKERS + rng.random() * 3, t.number))
         for start in range(0, TASKLETS - LEFT, 500):
@@ -238,7 +238,7 @@ def test_ten_thousand_tasklets_on_four_threads():
         for tasklet in order[TASKLETS - LEFT :]:
             tasklet.is_mortal = True
             tasklet.waker.wake()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         assert execution.failure is None
         assert all(tasklet.calls > 0 for tasklet in tasklets)
@@ -246,5 +246,5 @@ def test_ten_thousand_tasklets_on_four_threads():
         assert sum(worker.steals_to for worker in service.workers) == service.steals
     finally:
         execution.cancel()
-        thread.join(20)
+        thread.join(60)
         service.shut_down()

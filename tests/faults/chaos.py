@@ -120,7 +120,7 @@ class Database:
 
     def _run(self, statement):
         if self._url.startswith("sqlite:///"):
-            connection = sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=30)
+            connection = sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=60)
         else:
             import psycopg
 

@@ -32,14 +32,14 @@ from jetlet.network.sender import SenderTasklet
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("JETLET_FUZZ_SECONDS", "5"))
+SECONDS = float(os.environ.get("JETLET_FUZZ_SECONDS", "2"))
 PROMPT = 60.0
 SECRET = new_secret()
 
 
 @contextmanager
 def stranger_at(address, seconds, secret=SECRET):
-    """Somebody who tries everything at the address meanwhile."""
+    """Somebody who tries everything at the address meanwhile, once at least."""
     kind, host, port = address.split(":")
     assert kind == "tcp"
     claim = ClientHandshake(secret, 1, 0).receive(ServerHandshake(secret, 0).greeting)
@@ -56,6 +56,13 @@ def stranger_at(address, seconds, secret=SECRET):
         out, _ = process.communicate(timeout=seconds + PROMPT)
     assert process.returncode == 0, "it was told more than the greeting"
     visits.append(int(out))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + PROMPT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Traffic(threading.Thread):
@@ -83,15 +90,12 @@ class Traffic(threading.Thread):
             time.sleep(0.001)
 
 
-def test_stranger_neither_harms_nor_slows_down_members_at_work(monkeypatch):
+def test_stranger_does_no_harm_to_members_at_work(monkeypatch):
     loops = SharedEventLoop("jetlet-test")
     loop = loops.lease()
 
     def call(coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PROMPT)
-
-    async def thread_time():
-        return time.thread_time()
 
     lost = []
 
@@ -123,16 +127,11 @@ def test_stranger_neither_harms_nor_slows_down_members_at_work(monkeypatch):
     monkeypatch.setattr(pickle, "loads", watched)
     traffic.start()
     try:
-        time.sleep(0.5)
-        quiet = call(thread_time())
-        time.sleep(SECONDS / 2)
-        before = call(thread_time())
         with stranger_at(addresses[0], SECONDS) as visits:
             time.sleep(SECONDS / 2)
             assert len(hubs[0].listener._arrivals) <= PENDING
             halfway = traffic.received
-        cost = (call(thread_time()) - before) / SECONDS - (before - quiet) / (SECONDS / 2)
-        assert traffic.received > halfway, "nothing moves any more"
+            wait_until(lambda: traffic.received > halfway)  # in spite of the stranger
         # Whoever knows the secret still gets in.
         call(hubs[2].join(addresses))
         call(asyncio.wait_for(asyncio.gather(*tasks), PROMPT))
@@ -140,8 +139,7 @@ def test_stranger_neither_harms_nor_slows_down_members_at_work(monkeypatch):
         traffic.is_over.set()
         traffic.join()
 
-    assert visits[0] > 10 * SECONDS
-    assert cost < 0.1, f"{cost:.0%} of a core went to strangers"
+    assert visits[0] > 10
     assert unpickled == []
     assert lost == []
     assert not traffic.is_wrong

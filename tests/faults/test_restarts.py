@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-PROMPT = 100.0
+PROMPT = 280.0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from jetlet.core import DAG, Processor, between
 from jetlet.errors import JobFailedError
 from jetlet.jobs.embedded import EmbeddedEngine
 
-PROMPT = 20.0
+PROMPT = 60.0
 """Seconds that nothing here should come near, however busy the machine."""
 
 

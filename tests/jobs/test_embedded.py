@@ -23,7 +23,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.embedded import EmbeddedEngine
 from jetlet.jobs.job import JobStatus
 
-PROMPT = 20.0
+PROMPT = 60.0
 
 pytestmark = pytest.mark.usefixtures("no_thread_left")
 

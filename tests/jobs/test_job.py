@@ -19,7 +19,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.metrics.job_metrics import JobMetrics
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 
 class Runner:

@@ -8,7 +8,7 @@ from jetlet.log import Log
 from jetlet.log import watch as log_watch
 from jetlet.log.segments import partition_directory
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is only polling")
 

@@ -21,12 +21,12 @@ def server():
     with MetricsServer() as server:
         yield server
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), thread
 
 
 def fetch(url, **options):
-    with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=10) as response:
+    with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=60) as response:
         return response.read().decode()
 
 
@@ -36,7 +36,7 @@ def test_serves_the_jobs_it_was_told_of(server):
     with EmbeddedEngine(workers=1) as engine:
         job = engine.submit(p)
         server.add(job)
-        job.join(30)
+        job.join(60)
         families = {f.name: f for f in text_string_to_metric_families(fetch(server.url))}
         received = families["jetlet_vertex_received_items"].samples
         labels = {"job_name": "p", "job_id": job.id, "vertex": "noop-sink"}
@@ -91,5 +91,5 @@ def test_client_that_says_nothing_holds_nobody_up(server):
         assert fetch(server.url) == ""
         server.close()
         with pytest.raises(OSError):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             connection.connect()

@@ -12,7 +12,7 @@ import pytest
 from jetlet.network.connection import BEAT, Connection
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 
 async def until_true(condition):

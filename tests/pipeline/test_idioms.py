@@ -32,7 +32,7 @@ def test_operations_have_other_names_here(name):
         getattr(agg, name)
 
 
-@pytest.mark.parametrize("text", {*STAGE_IDIOMS.values(), *AGGREGATE_IDIOMS.values()})
+@pytest.mark.parametrize("text", sorted({*STAGE_IDIOMS.values(), *AGGREGATE_IDIOMS.values()}))
 def test_what_is_told_is_there(text):
     for kind, name in re.findall(r"(\bagg|\bsinks|)\.(\w+)\(", text):
         home = {"agg": [agg], "sinks": [sinks]}.get(kind, [Stage, StageWithKey, AggregateOperation])

@@ -125,7 +125,7 @@ def run(step, parallelism, *, is_timed):
         stage = stage.add_timestamps(lambda n: 1000 - n, 0)
     step(stage).write_to(out)
     with EmbeddedEngine(workers=1) as engine:
-        engine.submit(p, JobConfig(default_parallelism=parallelism)).join(30)
+        engine.submit(p, JobConfig(default_parallelism=parallelism)).join(60)
     return out.items
 
 

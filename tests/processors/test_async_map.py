@@ -114,7 +114,7 @@ class Driver:
 
     def until(self, condition, callback="try_process", *args):
         """Repeat the call, whenever the processor wakes us, until ``condition()`` holds."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             self.woken.clear()
             result = self.call(callback, *args)
@@ -174,7 +174,7 @@ class Gate:
 
     def await_start(self, count):
         for _ in range(count):
-            assert self.started.acquire(timeout=20)
+            assert self.started.acquire(timeout=60)
 
     def open(self, item, result=None, error=None):
         future = self.futures[item]
@@ -238,7 +238,7 @@ def test_ordered_result_waits_for_an_older_one():
         gate.await_start(3)
         gate.open("fast")
         gate.open("last")
-        driver.woken.wait(20)
+        driver.woken.wait(60)
         assert driver.call("try_process")
         assert driver.output == []
         gate.open("slow")
@@ -896,7 +896,7 @@ def dag_over(items, fn, taken, **options):
 def test_engine_runs_it():
     taken = []
     with EmbeddedEngine() as engine:
-        engine.submit(dag_over(list(range(5000)), double, taken, max_concurrency=100)).join(20)
+        engine.submit(dag_over(list(range(5000)), double, taken, max_concurrency=100)).join(60)
     assert taken == [2 * item for item in range(5000)]
 
 
@@ -904,7 +904,7 @@ def test_engine_names_vertex_and_item_of_an_error():
     with EmbeddedEngine() as engine:
         job = engine.submit(dag_over([2, 4, 5, 6], fail_on_odd, []))
         with pytest.raises(JobFailedError, match="'step' on item 5: ValueError: odd: 5"):
-            job.join(20)
+            job.join(60)
 
 
 def test_job_with_hanging_coroutines_can_be_cancelled():
@@ -914,6 +914,6 @@ def test_job_with_hanging_coroutines_can_be_cancelled():
         gate.await_start(2)
         job.cancel()
         with pytest.raises(JobCancelledError):
-            job.join(20)
+            job.join(60)
         assert not loop_threads()
     assert sorted(gate.cancelled) == [1, 2]

@@ -240,6 +240,6 @@ def test_engine_gives_full_batches_and_the_rest():
     sink = dag.new_vertex("sink", Sink, 1)
     dag.edge(between(source, step)).edge(between(step, sink))
     with EmbeddedEngine(workers=1) as engine:
-        engine.submit(dag).join(20)
+        engine.submit(dag).join(60)
     assert taken == items
     assert [len(call) for call in recorder.calls] == [64] * 15 + [40]

@@ -171,7 +171,7 @@ class Crew:
 
     def _call(self, each, callback, *args, once=False):
         processor, outbox = each
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             outbox.begin_call()
             result = getattr(processor, callback)(*args)

@@ -329,6 +329,6 @@ def test_services_are_given_back_when_the_job_fails(shared, blocking):
     with EmbeddedEngine() as engine:
         job = engine.submit(dag)
         with pytest.raises(JobFailedError, match=r"'halving'.*on item 5: ValueError"):
-            job.join(20)
+            job.join(60)
     assert len(services.made) == (1 if shared else 2)
     assert not services.open

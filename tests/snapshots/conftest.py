@@ -22,7 +22,7 @@ def place(request, tmp_path, memory_url):
 
 # --- Jobs -------------------------------------------------------------------------------------
 
-PROMPT = 30.0
+PROMPT = 60.0
 """Seconds that nothing here should come near, however busy the machine."""
 
 

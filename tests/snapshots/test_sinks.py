@@ -52,7 +52,7 @@ class Output:
             ]
 
     def rows(self):
-        connection = sqlite3.connect(self.place, timeout=30)
+        connection = sqlite3.connect(self.place, timeout=60)
         try:
             return [number for (number,) in connection.execute("SELECT number FROM numbers")]
         finally:

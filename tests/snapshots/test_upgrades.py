@@ -16,7 +16,7 @@ from jetlet.errors import JobFailedError, SnapshotError
 from jetlet.snapshots.format import _checksum, seal, unseal
 from jetlet.testing import END, assert_collected_eventually, scripted_stream
 
-PROMPT = 30.0
+PROMPT = 60.0
 
 
 @pytest.fixture

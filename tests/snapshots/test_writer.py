@@ -12,7 +12,7 @@ from jetlet.snapshots.format import STATE, Chunk
 from jetlet.snapshots.writer import SnapshotWriter, Written
 from jetlet.storage.file_systems import LocalStorage, locate
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 
 def chunk(vertex="sum", number=0, size=10):

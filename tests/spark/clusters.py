@@ -61,7 +61,7 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 

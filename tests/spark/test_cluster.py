@@ -20,7 +20,7 @@ KILLED = ("worker_killed", "executor_killed")
 @pytest.fixture(scope="module")
 def on_local_cluster(drive, tmp_path_factory):
     directory = tmp_path_factory.mktemp("local-cluster")
-    scenarios = ("words", "join", "enrichment", "files", *KILLED, "rebalance_with_executor_killed")
+    scenarios = ("files", *KILLED, "rebalance_with_executor_killed")
     found, _ = drive("local-cluster", directory, *scenarios)
     return found
 
@@ -39,22 +39,22 @@ def on_standalone(drive, tmp_path_factory, bare_python):
     return found
 
 
+def test_word_count(on_standalone):
+    assert Counter(dict(on_standalone["words"])) == WORDS
+
+
+def test_keyed_join(on_standalone):
+    expected = [[n, [25 if n < 40 else 0, [[n, f"name {n}"]]]] for n in range(50)]
+    assert on_standalone["join"] == expected
+
+
+def test_async_enrichment(on_standalone):
+    assert on_standalone["enrichment"] == [[n, n * n] for n in range(1000)]
+
+
 @pytest.fixture(scope="module", params=["on_local_cluster", "on_standalone"])
 def results(request):
     return request.getfixturevalue(request.param)
-
-
-def test_word_count(results):
-    assert Counter(dict(results["words"])) == WORDS
-
-
-def test_keyed_join(results):
-    expected = [[n, [25 if n < 40 else 0, [[n, f"name {n}"]]]] for n in range(50)]
-    assert results["join"] == expected
-
-
-def test_async_enrichment(results):
-    assert results["enrichment"] == [[n, n * n] for n in range(1000)]
 
 
 def test_no_process_is_left(results):

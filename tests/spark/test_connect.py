@@ -55,9 +55,7 @@ def test_keyed_join(results):
 
 def test_a_stream_on_members(results):
     assert results["members"] == [True, 0]
-    members, until_returned, _ = results["members_cancelled"]
-    assert members == 2
-    assert until_returned < 10
+    assert results["members_cancelled"] == [2, True]
 
 
 def test_a_broadcast_and_counters(results):
@@ -91,7 +89,7 @@ def test_a_failing_function_is_named_in_the_first_line(driven):
 
 
 def test_a_running_job_can_be_cancelled(results):
-    assert results["cancel"] == ["JobCancelledError", True]
+    assert results["cancel"] == "JobCancelledError"
 
 
 def test_no_process_is_left(results):

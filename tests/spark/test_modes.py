@@ -54,4 +54,4 @@ def test_the_embedded_engine_has_members_only():
     with EmbeddedEngine() as engine:
         with pytest.raises(InvalidArgumentError, match="is for SparkEngine"):
             engine.submit(p, JobConfig(streaming="micro-batch"))
-        engine.submit(p, JobConfig(streaming="members")).join(20)
+        engine.submit(p, JobConfig(streaming="members")).join(60)

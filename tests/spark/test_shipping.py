@@ -92,11 +92,11 @@ def test_jobs_submitted_at_once_do_not_undo_each_others_setting(module):
     def other():
         with BY_VALUE.by_value():
             inside.set()
-            go.wait(10)
+            go.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     threading.Timer(0.05, go.set).start()
     data = dumps(module.triple)
     thread.join()

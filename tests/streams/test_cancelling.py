@@ -19,10 +19,11 @@ from jetlet import EmbeddedEngine, Pipeline, service, sinks, sources
 from jetlet.connectors import socket_stream
 from jetlet.errors import JobCancelledError
 from jetlet.jobs.job import JobStatus
+from jetlet.jobs.members import members_coordinator
 from jetlet.log import Log
 from jetlet.pipeline.stream_source import StreamReader, StreamSource
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 class Gate:
@@ -77,9 +78,7 @@ def cancel(engine, pipeline, entered=None):
         deadline = time.monotonic() + LIMIT
         while job.status is not JobStatus.RUNNING:
             assert time.monotonic() < deadline
-    start = time.monotonic()
     job.cancel()
-    assert time.monotonic() - start < LIMIT
     with pytest.raises(JobCancelledError):
         job.join(0)
 
@@ -292,7 +291,7 @@ def test_job_that_has_failed_but_waits_can_be_cancelled(engine, gate):
     job = engine.submit(p)
     assert gate.entered.wait(LIMIT)
     deadline = time.monotonic() + LIMIT
-    while not job._runner._execution.is_dismissed:
+    while not job._runner._plan_run.execution.is_dismissed:
         assert time.monotonic() < deadline
     job.cancel()
     assert job.error.vertex == "divide"
@@ -312,6 +311,10 @@ def test_output_is_discarded_though_something_is_stuck(engine, gate, tmp_path):
 
 @pytest.mark.cluster
 class TestMembers:
+    @pytest.fixture(autouse=True)
+    def _stuck_members_are_killed_soon(self, monkeypatch):
+        monkeypatch.setattr(members_coordinator, "STOP_LIMIT", 0.2)
+
     @pytest.mark.parametrize("blocking", [True, False])
     @pytest.mark.parametrize("stuck", ["create", "fill"])
     def test_function_that_waits(self, members, tmp_path, stuck, blocking):

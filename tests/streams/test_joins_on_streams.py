@@ -101,7 +101,7 @@ def test_early_pairs_come_before_the_final_ones(engine):
     second = read(p, [Timed(4, "a2"), pause(100), END])
     window = first.grouping_key(key).window(windows.tumbling(10).early_results(30))
     window.inner_join(second.grouping_key(key)).write_to(out)
-    engine.submit(p).join(30)
+    engine.submit(p).join(60)
     assert {tuple(pair) for pair in out.items} == {(0, 10, "a", ("a1", "a2"))}
     assert [pair.is_early for pair in out.items].count(False) == 1
     assert not out.items[-1].is_early
@@ -128,7 +128,7 @@ def test_each_reader_gives_timestamps_by_what_it_sees(engine):
     stage = p.read_from(stream, local_parallelism=2).without_timestamps()
     timed = stage.add_timestamps(lambda n: n, allowed_lag=0, local_parallelism=2)
     timed.window(windows.tumbling(100)).aggregate(agg.counting(), late=late).write_to(out)
-    engine.submit(p).join(30)
+    engine.submit(p).join(60)
     assert late.items == []
     expected = {0: 100, 300: 1, 1000: 100, 1200: 1}
     assert {window.start: window.result for window in out.items} == expected

@@ -69,7 +69,7 @@ def test_ingestion_time_is_that_of_the_clock(engine):
     stream = scripted_stream(["a", pause(15), "b", pause(15), "c", END])
     stage = p.read_from(stream).with_ingestion_timestamps()
     stage.window(windows.tumbling(10)).aggregate(agg.to_list()).write_to(out)
-    engine.submit(p).join(30)
+    engine.submit(p).join(60)
     assert out.items == [(0, 10, None, ["a"]), (10, 20, None, ["b"]), (30, 40, None, ["c"])]
 
 
@@ -151,7 +151,7 @@ def test_early_results_come_before_the_final_one(engine, window, first, second, 
     stage = read(p, [Timed(5, "k"), pause(100), Timed(95, "k"), pause(100), Timed(300, "x"), END])
     keyed = stage.grouping_key(lambda item: item)
     keyed.window(window.early_results(30)).aggregate(agg.counting()).write_to(out)
-    engine.submit(p).join(30)
+    engine.submit(p).join(60)
     mine = [result for result in out.items if result.key == "k"]
     early, finals = mine[:-1], [result for result in mine if not result.is_early]
     assert finals == [final] == mine[-1:]
@@ -183,7 +183,7 @@ def test_results_can_be_matched_by_name(engine):
     read(p, [Timed(1, "a"), END]).window(windows.tumbling(10)).aggregate(agg.counting()).write_to(
         out
     )
-    engine.submit(p).join(30)
+    engine.submit(p).join(60)
     assert out.items == [WindowResult(start=0, end=10, key=None, result=1)]
 
 

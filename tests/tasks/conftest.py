@@ -12,7 +12,7 @@ from jetlet.tasks import TaskApplication, TaskConfig, checkpoints, systems
 from jetlet.tasks.loop.container_tasklet import ContainerTasklet
 from jetlet.testing.clock import ManualClock
 
-PROMPT = 10.0  # what nothing here should come near, however busy the machine
+PROMPT = 60.0  # what nothing here should come near, however busy the machine
 
 
 class Recorder:

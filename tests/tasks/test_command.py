@@ -86,7 +86,7 @@ def ended_job():
     app = TaskApplication("app", lambda e, c, o: None, systems={"m": memory}, inputs=["m.in"])
     with EmbeddedEngine() as engine:
         job = engine.submit(app)
-        job.join(30)
+        job.join(60)
         yield job
 
 

@@ -27,7 +27,7 @@ from jetlet.tasks import (
 )
 from jetlet.tasks.envelope import SystemStreamPartition
 
-PROMPT = 30.0
+PROMPT = 60.0
 
 
 class Copy:

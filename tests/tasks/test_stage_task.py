@@ -16,7 +16,7 @@ from jetlet.tasks.stage_task import TaskStageSupplier
 from jetlet.testing import verify_processor
 from jetlet.testing.outbox import CheckedOutbox
 
-PROMPT = 30.0
+PROMPT = 60.0
 
 
 class Doubling:

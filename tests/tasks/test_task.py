@@ -19,7 +19,7 @@ from jetlet.tasks import (
 )
 from jetlet.tasks.task import TaskKind, kind_of, task_factory
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 
 class Everything(StreamTask, InitableTask, WindowableTask, EndOfStreamTask, ClosableTask):

@@ -33,7 +33,7 @@ def run(clock, workers, *processors):
     for i, processor in enumerate(processors):
         dag.new_vertex(f"alarm-{i}", lambda processor=processor: processor, 1)
     with EmbeddedEngine(workers=workers, clock=clock) as engine:
-        engine.submit(dag).join(30)
+        engine.submit(dag).join(60)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -93,7 +93,7 @@ def test_nothing_passes_while_anything_is_done():
     dag, clock = DAG("busy"), VirtualClock()
     dag.edge(between(dag.new_vertex("busy", Busy, 1), dag.new_vertex("collect", Collect, 1)))
     with EmbeddedEngine(workers=1, clock=clock) as engine:
-        engine.submit(dag).join(30)
+        engine.submit(dag).join(60)
     assert Collect.times == {0}
 
 

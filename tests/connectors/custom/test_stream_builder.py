@@ -414,7 +414,7 @@ class TestBlocking:
         assert not destroyed.is_set()
         assert "still wait" in caplog.text
         gate.set()
-        assert destroyed.wait(10)
+        assert destroyed.wait(60)
 
     def test_functions_do_not_run_ahead_without_bound(self):
         source = sources.stream(

@@ -284,7 +284,7 @@ def test_pipe_is_read_in_one_piece(tmp_path, read_all):
     try:
         assert read_all(sources.text(path), 4) == ["one", "two"]
     finally:
-        writer.join(10)
+        writer.join(60)
 
 
 @pytest.mark.parametrize("name", ["many.txt", "many.gz"])

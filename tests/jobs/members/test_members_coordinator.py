@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jetlet.jobs.members import members_coordinator
 from jetlet.jobs.members.members_coordinator import (
     HEARTBEAT_LIMIT,
     HERE,
@@ -23,6 +25,16 @@ from jetlet.jobs.members.members_coordinator import (
 )
 
 TICK = 0.1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _limits_of_every_day():
+    """Other tests have longer ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(members_coordinator, "HEARTBEAT_LIMIT", HEARTBEAT_LIMIT)
+        patch.setattr(members_coordinator, "STOP_LIMIT", STOP_LIMIT)
+        patch.setattr(members_coordinator, "KILL_LIMIT", KILL_LIMIT)
+        yield
 
 
 def joined(count, now=0.0):

@@ -230,7 +230,7 @@ def test_rows_that_spark_does_not_take_hold_the_engine_up(monkeypatch):
     rows = task.run({})
     next(rows)
     queue = task._output._batches
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while queue.qsize() < exchange.MAX_WAITING and time.monotonic() < deadline:
         time.sleep(0.001)
     # It comes to rest there, whatever the engine would still have.

@@ -93,7 +93,7 @@ def spark(tmp_path: Path) -> Installation:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() or _answers(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.01)
@@ -193,7 +193,7 @@ def test_output_is_logged_during_the_start_and_shown_after_it(
 ) -> None:
     jvm = spark.launch()
     jvm.wait_for_gateway()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "it is up" not in spark.log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -201,7 +201,7 @@ def test_output_is_logged_during_the_start_and_shown_after_it(
     jvm.show_output()
     # The stand-in is gone silent; this is what a Python worker below it would do.
     os.kill(jvm.process.pid, signal.SIGINT)
-    jvm.process.wait(20)
+    jvm.process.wait(60)
     jvm._relay.join()
     assert "KeyboardInterrupt" in capsys.readouterr().err
     assert "KeyboardInterrupt" not in spark.log.read_text()
@@ -242,7 +242,7 @@ print(jvm.process.pid, flush=True)
         if by is not None:
             assert _answers(jvm)
             child.send_signal(by)
-        child.wait(20)
+        child.wait(60)
     wait_until_gone(jvm)
 
 

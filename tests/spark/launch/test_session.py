@@ -50,7 +50,7 @@ def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.01)

@@ -23,6 +23,7 @@ from jetlet.errors import (
     UnsupportedFeatureError,
 )
 from jetlet.jobs.job import JobStatus
+from jetlet.jobs.members import members_coordinator
 from jetlet.log import Log
 from jetlet.testing import END, Timed, scripted_stream
 
@@ -126,15 +127,13 @@ def test_a_failing_function_ends_the_job_with_its_error(engine):
 # --- Ends -------------------------------------------------------------------------------------
 
 
-def test_cancelling_is_prompt_and_leaves_no_process(engine):
+def test_cancelling_leaves_no_process(engine):
     p, out = endless()
     with running(engine, p) as job:
         wait_until(lambda: len({process for process, _ in out.items}) == 2)
         processes = {process for process, _ in out.items}
         assert all(map(is_alive, processes))
-        before = time.monotonic()
         job.cancel()
-        assert time.monotonic() - before < 10
     wait_until(lambda: not any(map(is_alive, processes)))
     with pytest.raises(JobCancelledError):
         job.join()
@@ -152,7 +151,8 @@ def test_a_job_that_has_hardly_begun_can_be_cancelled(engine):
     assert not engine.jobs
 
 
-def test_a_function_that_hangs_does_not_hold_up_the_end(engine, tmp_path):
+def test_a_function_that_hangs_does_not_hold_up_the_end(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(members_coordinator, "STOP_LIMIT", 0.2)
     began = tmp_path / "began"
 
     def hang(n):

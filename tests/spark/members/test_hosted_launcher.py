@@ -12,7 +12,7 @@ from jetlet.jobs.members.launcher import Bootstrap
 from jetlet.spark.members import hosted as hosted_members
 from jetlet.spark.members.hosted import HostedMembers, own_address, place_of_driver
 
-PROMPT = 20.0
+PROMPT = 60.0
 
 
 class Spark:

@@ -9,7 +9,7 @@ import pytest
 from jetlet.execution.progress_state import DONE, WAS_ALREADY_DONE
 from jetlet.tasks import Scope
 
-PROMPT = 10.0
+PROMPT = 60.0
 
 
 def processed(log):

@@ -43,7 +43,7 @@ def partitions(topic, count=4):
 def poll_until(consumer, wanted, count, limit=100):
     """So many messages, as (partition, offset, message)."""
     found = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(found) < count:
         assert time.monotonic() < deadline, found
         for polled in consumer.poll(wanted, limit):
@@ -230,7 +230,7 @@ def test_an_application_reads_and_writes_topics(kafka, topic, tmp_path):
         with EmbeddedEngine() as engine:
             job = engine.submit(app)
             for _ in range(messages):
-                assert seen.acquire(timeout=20)
+                assert seen.acquire(timeout=60)
             job.cancel()
 
     run(40)

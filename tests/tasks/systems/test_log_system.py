@@ -11,7 +11,7 @@ from jetlet.tasks import systems
 from jetlet.tasks.envelope import SystemStreamPartition
 from jetlet.tasks.systems.system import Start
 
-PROMPT = 10.0
+PROMPT = 60.0
 KEY = SystemStreamPartition("s", "in", 0)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is only polling")

@@ -35,7 +35,7 @@ def partitions(count, stream="views"):
 def poll_until(consumer, wanted, count, limit=100):
     """So many messages, as (partition, message)."""
     found = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(found) < count:
         assert time.monotonic() < deadline, found
         for polled in consumer.poll(wanted, limit):
@@ -148,20 +148,21 @@ class TestConsumer:
         while reading._reader._asked_ns is None:
             reading.poll(wanted, 10)  # asks for both
         redis.client.xadd("views:0", {"i": 0})
-        time_out = time.monotonic() + 20
+        time_out = time.monotonic() + 60
         while not reading._held:
             assert reading.poll([second], 10) == []
             assert time.monotonic() < time_out
         assert [e.message for e in reading.poll([first], 10)[0].envelopes] == [{"i": "0"}]
 
-    def test_a_partition_that_is_wanted_again_is_not_kept_waiting(self, redis, consumer):
+    def test_a_partition_that_is_wanted_again_is_not_kept_waiting(
+        self, redis, consumer, monkeypatch
+    ):
+        monkeypatch.setattr(redis_system, "BLOCK_MS", 3_600_000)
         wanted = partitions(2)
         reading = consumer(dict.fromkeys(wanted, Start(None)), partitions=2)
         reading.poll(wanted[1:], 10)
         redis.client.xadd("views:0", {"i": 0})
-        started = time.monotonic()
         assert poll_until(reading, wanted, 1) == [(0, {"i": "0"})]
-        assert time.monotonic() - started < redis_system.BLOCK_MS / 1000 / 2
 
     def test_a_message_that_cannot_be_decoded_is_named(self, redis, consumer):
         redis.client.xadd("views", {"value": "x" * 9}, id="1-0")
@@ -297,7 +298,7 @@ def test_an_application_reads_and_writes_streams(redis, tmp_path):
         with EmbeddedEngine() as engine:
             job = engine.submit(app)
             for _ in range(messages):
-                assert seen.acquire(timeout=20)
+                assert seen.acquire(timeout=60)
             job.cancel()
 
     run(40)
