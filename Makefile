@@ -8,12 +8,14 @@ BIN := $(VENV)/bin
 DEMO = $(BIN)/python examples/word_count.py
 BENCH = $(BIN)/python -m benchmarks
 PYTEST = $(BIN)/python -m pytest -q --durations=15
+# Tests mostly wait for processes that they have started, so there are more at a time than cores.
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 
 # Stamps: newer than what they depend on means that there is nothing to install.
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALL_LOG := $(VENV)/install.log
-SPARK_LOG := $(VENV)/spark-tests.log
 PINNED := pyproject.toml constraints.txt src/jetlet/_version.py
 
 # A peer that wants older versions of what we use has an environment of its own.
@@ -28,7 +30,7 @@ QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo check test lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -38,19 +40,11 @@ setup: $(INSTALLED) ## make .venv and install Jetlet in it, once
 demo: setup ## run the example
 	@$(DEMO)
 
-# Those on Spark mostly wait for it, so they run beside the others; what they say is shown behind.
 test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
-ifdef PYTEST_ARGS
-	$(PYTEST) $(PYTEST_ARGS)
-else
-	@echo '$(PYTEST)'
-	@$(PYTEST) -m spark >$(SPARK_LOG) 2>&1 & spark=$$!; \
-	trap 'kill $$spark 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) -m 'not spark'; others=$$?; \
-	echo 'On Spark ($(SPARK_LOG)):'; \
-	wait $$spark; on_spark=$$?; cat $(SPARK_LOG); \
-	exit $$((others || on_spark))
-endif
+	$(PYTEST) $(or $(PYTEST_ARGS),-n $(JOBS))
+
+check: lint ## lint, then run the tests without Spark, processes and servers (under a minute)
+	$(PYTEST) -n $(CORES) -m 'not (spark or cluster or fault or server or slow)' $(PYTEST_ARGS)
 
 lint: setup ## ruff check, ruff format --check, mypy --strict on src
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,14 +16,90 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from jetlet.jobs.members import members_coordinator
+
 # The same examples in every run, and no deadline: on a busy machine time says nothing about the
 # code. `pytest --hypothesis-profile=explore` looks for new examples instead.
 settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("jetlet")
 
+SERVERS = {"kafka", "redis_process", "postgres"}
+"""Fixtures that are servers."""
+
 # What a shell starts in the background ignores it, and hands that on to what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- Running in parallel -------------------------------------------------------------------
+
+DRIVERS = re.compile(
+    r"tests/spark/(?:launch/\w+|micro_batch/test_crashes"
+    r"|test_(?:cluster|connect|submit|interrupt|hosted_\w+))\.py"
+)
+"""Tests that have Spark in other processes than their own."""
+
+
+def share_of(test):
+    """What is run by one process: tests on the session of Spark in it, else those of a file."""
+    file = test.partition("::")[0]
+    on_spark = file.startswith("tests/spark/") or "[spark" in test
+    return "spark" if on_spark and not DRIVERS.match(file) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """For ``pytest -n 4``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shares(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return share_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Shares(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Tests that need a server are marked so, and what takes long begins first."""
+    for item in items:
+        if SERVERS & set(item.fixturenames):
+            item.add_marker(pytest.mark.server)
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        items.sort(key=_turn)
+
+
+def _turn(item):
+    if share_of(item.nodeid) == "spark":
+        return 0
+    marks = {mark.name for mark in item.iter_markers()}
+    return 1 if "spark" in marks else 2 if marks & {"cluster", "fault", "slow"} else 3
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _members_have_time():
+    """However busy the machine, no member is taken for dead, or killed before it has tidied up.
+
+    Tests that are about one of these limits set it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(members_coordinator, "HEARTBEAT_LIMIT", 60.0)
+        patch.setattr(members_coordinator, "STOP_LIMIT", 60.0)
+        patch.setattr(members_coordinator, "KILL_LIMIT", 30.0)
+        yield
+
+
+# --- Spark ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def spark_engine():
+    """An engine with two cores of this machine. There can be one session in a process."""
+    from jetlet import SparkEngine
+
+    with SparkEngine("local[2]") as engine:
+        yield engine
 
 
 # --- Servers --------------------------------------------------------------------------------
@@ -37,7 +114,7 @@ class KafkaCluster:
         self._host = Producer(
             {"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0}
         )
-        brokers = self._host.list_topics(timeout=10).brokers.values()
+        brokers = self._host.list_topics(timeout=60).brokers.values()
         self.servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
         self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
         self._topics = 0
@@ -46,7 +123,7 @@ class KafkaCluster:
         """A new topic."""
         self._topics += 1
         name = f"topic-{self._topics}"
-        while not self._producer.list_topics(name, timeout=10).topics[name].partitions:
+        while not self._producer.list_topics(name, timeout=60).topics[name].partitions:
             pass
         return name
 
@@ -76,7 +153,7 @@ class KafkaCluster:
 
         consumer = self.consumer()
         consumer.assign([TopicPartition(topic, i, 0) for i in range(4)])
-        found = consumer.consume(count, timeout=10)
+        found = consumer.consume(count, timeout=60)
         consumer.close()
         assert len(found) == count
         assert all(message.error() is None for message in found)
@@ -116,7 +193,7 @@ class RedisProcess:
             command += [f"--{name}", str(value)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.client = redis.Redis(port=self.port, decode_responses=True)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.client.ping()
@@ -189,7 +266,7 @@ class PostgresProcess:
         self._process = self._popen(
             "postgres", "-D", f"{self._directory}/data", *arguments, prefix=prefix
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.connect("postgres").close()
@@ -242,7 +319,7 @@ def no_thread_left():
     left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:
         # A job that was cancelled on a busy machine may leave what ends a moment later.
-        thread.join(5)
+        thread.join(60)
     left = [thread for thread in left if thread.is_alive()]
     assert not left, f"left behind: {left}"
 

@@ -39,10 +39,8 @@ def on(request):
     if request.param == "embedded":
         yield "embedded"
         return
-    from jetlet import SparkEngine
-
-    with SparkEngine(master="local[2]"):
-        yield "spark"
+    request.getfixturevalue("spark_engine")
+    yield "spark"
 
 
 @pytest.fixture

@@ -28,18 +28,13 @@ class Host:
     """An engine under test."""
 
     name: str
-    make: Callable[[], Any]
+    make: Callable[[], Any] | None
+    """Starts the engine; else it is the one that all tests on Spark share."""
     config: JobConfig
     runs_here: bool = True
     """Processors run in this process; else a job takes a moment to start, and tests make fewer."""
     only: frozenset[str] | None = None
     """The modules whose tests run on it, if not all do: where one more member adds something."""
-
-
-def _spark() -> Any:
-    from jetlet import SparkEngine
-
-    return SparkEngine(master="local[2]")
 
 
 @contextmanager
@@ -76,8 +71,8 @@ HOSTS = [
         runs_here=False,
         only=KEYED,
     ),
-    Host("spark-local", _spark, JobConfig(), runs_here=False),
-    Host("spark-members", _spark, ON_MEMBERS, runs_here=False, only=KEYED),
+    Host("spark-local", None, JobConfig(), runs_here=False),
+    Host("spark-members", None, ON_MEMBERS, runs_here=False, only=KEYED),
 ]
 if os.environ.get("JETLET_PARITY") == "cluster":
     HOSTS = [Host("spark-cluster-members", _cluster, ON_MEMBERS, runs_here=False, only=STREAMED)]
@@ -117,12 +112,14 @@ class EngineUnderTest:
 
 
 @pytest.fixture(scope="session")
-def hosts() -> Iterator[Callable[[Host], EngineUnderTest]]:
+def hosts(request: pytest.FixtureRequest) -> Iterator[Callable[[Host], EngineUnderTest]]:
     """Engines, each started when it is first asked for and shared by the whole session."""
     started: dict[Callable[[], Any], Any] = {}
     with ExitStack() as stack:
 
         def get(host: Host) -> EngineUnderTest:
+            if host.make is None:
+                return EngineUnderTest(host, request.getfixturevalue("spark_engine"))
             if host.make not in started:
                 started[host.make] = stack.enter_context(host.make())
             return EngineUnderTest(host, started[host.make])

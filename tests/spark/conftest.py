@@ -8,27 +8,19 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import jetlet
 from jetlet import SparkEngine
-from jetlet.spark.launch.session import active_session
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[SparkEngine]:
-    """An engine with two cores of this machine.
-
-    There can be one session in a process. If tests elsewhere have left theirs open, it is shared.
-    """
-    session = active_session()
-    with SparkEngine(session=session) if session else SparkEngine("local[2]") as started:
-        yield started
+def engine(spark_engine: SparkEngine) -> SparkEngine:
+    return spark_engine
 
 
 @pytest.fixture(scope="session")
