@@ -8,7 +8,6 @@ import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.errors import PlanningError
-from jetlet.processors.fused import MAX_LOOPS
 
 
 def start(**options):
@@ -98,16 +97,13 @@ class TestFusion:
 
         assert names(p, default=2) == ["items-source", "map", "map-2", "collect-sink"]
 
-    def test_runs_have_no_more_loops_than_python_nests(self):
+    def test_runs_have_as_many_loops_as_one_likes(self):
         p, stage = start()
-        for _ in range(MAX_LOOPS + 3):
+        for _ in range(25):
             stage = stage.flat_map(lambda x: [x])
         stage.write_to(sinks.collect())
 
-        first, second = names(p)[1:3]
-
-        assert first.count("flat-map") == MAX_LOOPS
-        assert second.count("flat-map") == 3
+        assert len(names(p)) == 3
 
     def test_dead_letters_leave_behind_the_ordinary_edges(self):
         p, stage = start()

@@ -18,7 +18,13 @@ from jetlet.core.items import Watermark
 from jetlet.errors import ItemFailedError
 from jetlet.processors import fused
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
+from jetlet.processors.fused import (
+    FusedFunction,
+    FusedProcessor,
+    IdentityProcessor,
+    Step,
+    fuse,
+)
 from jetlet.testing import verify_processor
 
 FAIL = ErrorPolicy("step")
@@ -34,6 +40,9 @@ def comprehends(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "COMPREHENDS", request.param)
         yield request.param
+
+
+AT_HAND = "r0 if r0.__class__ is list or r0.__class__ is tuple else expand(r0, x0)"
 
 
 def step(kind, fn, policy=None, name="step"):
@@ -53,8 +62,12 @@ def no_reject(index, item, error):
     raise AssertionError((index, item, error))
 
 
+def all_of(results, item, *time):
+    return list(results)
+
+
 def call(steps, batch):
-    return FusedFunction(steps).call(batch, no_reject)
+    return FusedFunction(steps).call(batch, no_reject, all_of)
 
 
 def half(x):
@@ -81,11 +94,12 @@ def test_source_is_what_one_would_write_by_hand(comprehends):
 
     if comprehends:
         assert source == (
-            "def fused(batch, reject):\n"
+            "def fused(batch, reject, expand):\n"
             "    return [\n"
             "        x3\n"
             "        for x0 in batch\n"
-            "        for x1 in f0(x0)\n"
+            "        for r0 in (f0(x0),)\n"
+            f"        for x1 in ({AT_HAND})\n"
             "        if x1\n"
             "        for x3 in (f2(x1),)\n"
             "        if f3(x3)\n"
@@ -93,10 +107,11 @@ def test_source_is_what_one_would_write_by_hand(comprehends):
         )
     else:
         assert source == (
-            "def fused(batch, reject):\n"
+            "def fused(batch, reject, expand):\n"
             "    out = []\n"
             "    for x0 in batch:\n"
-            "        for x1 in f0(x0):\n"
+            "        r0 = f0(x0)\n"
+            f"        for x1 in ({AT_HAND}):\n"
             "            if not x1:\n"
             "                continue\n"
             "            x3 = f2(x1)\n"
@@ -110,7 +125,7 @@ def test_source_is_what_one_would_write_by_hand(comprehends):
 def test_last_step_writes_straight_into_the_output(comprehends):
     add = "        {}\n" if comprehends else "        out.append({})\n"
     assert add.format("f0(x0)") in source_of(step("map", str))
-    assert "        out.extend(f0(x0))\n" in source_of(step("flat_map", list))
+    assert "        out.extend(r0)\n" in source_of(step("flat_map", list))
     assert add.format("x0") in source_of(step("filter", len))
 
 
@@ -132,8 +147,8 @@ def test_functions_with_the_same_source_share_its_name():
     one, other = FusedFunction([step("map", str)]), FusedFunction([step("map", len)])
 
     assert one.filename == other.filename
-    assert one.call([12], no_reject) == ["12"]
-    assert other.call(["12"], no_reject) == [2]
+    assert one.call([12], no_reject, all_of) == ["12"]
+    assert other.call(["12"], no_reject, all_of) == [2]
 
 
 def test_input_is_left_as_it_is():
@@ -225,7 +240,9 @@ def test_guarded_chain_rejects_exactly_what_fails(steps, items):
     rejected = []
     function = FusedFunction([step(kind, fn, SKIP) for _, kind, fn in chain])
 
-    results = function.call(items, lambda index, item, error: rejected.append((index, item)))
+    results = function.call(
+        items, lambda index, item, error: rejected.append((index, item)), all_of
+    )
 
     assert results == [y for results, _ in expected for y in results]
     assert rejected == [r for _, rejects in expected for r in rejects]
@@ -262,7 +279,7 @@ def test_failing_item_and_step_are_found(steps):
     function = FusedFunction(steps)
 
     with pytest.raises((ZeroDivisionError, TypeError)) as caught:
-        function.call([3, 2, 0, 1], no_reject)
+        function.call([3, 2, 0, 1], no_reject, all_of)
 
     assert function.locate(caught.value) == (0, "culprit")
 
@@ -273,7 +290,7 @@ def test_item_is_the_one_that_reached_the_step():
     )
 
     with pytest.raises(ZeroDivisionError) as caught:
-        function.call([1, 4], no_reject)
+        function.call([1, 4], no_reject, all_of)
 
     assert function.locate(caught.value) == (0, "half")
 
@@ -283,7 +300,7 @@ def test_error_of_another_function_is_not_located():
     other = FusedFunction([step("map", half)])
 
     with pytest.raises(ZeroDivisionError) as caught:
-        other.call([0], no_reject)
+        other.call([0], no_reject, all_of)
 
     assert function.locate(caught.value) is None
     assert function.locate(ValueError("never raised")) is None
@@ -291,10 +308,12 @@ def test_error_of_another_function_is_not_located():
 
 def test_outermost_frame_counts_if_a_function_runs_another_of_the_same_source():
     inner = FusedFunction([step("map", half, name="inner")])
-    outer = FusedFunction([step("map", lambda x: inner.call([x - 7], no_reject), name="outer")])
+    outer = FusedFunction(
+        [step("map", lambda x: inner.call([x - 7], no_reject, all_of), name="outer")]
+    )
 
     with pytest.raises(ZeroDivisionError) as caught:
-        outer.call([9, 7], no_reject)
+        outer.call([9, 7], no_reject, all_of)
 
     assert outer.locate(caught.value) == (7, "outer")
 
@@ -303,7 +322,7 @@ def test_traceback_shows_generated_line_and_users_function(comprehends):
     function = FusedFunction([step("map", abs), step("map", half)])
 
     with pytest.raises(ZeroDivisionError) as caught:
-        function.call([0], no_reject)
+        function.call([0], no_reject, all_of)
 
     generated, users = traceback.extract_tb(caught.value.__traceback__)[-2:]
     expected = ("<listcomp>", "f1(x1)") if comprehends else ("fused", "out.append(f1(x1))")
@@ -325,7 +344,7 @@ def test_stop_iteration_is_an_error_like_any_other():
 
 
 def processor(*steps, ordinals=None):
-    return partial(FusedProcessor, FusedFunction(steps), ordinals)
+    return partial(FusedProcessor, fuse(steps), ordinals)
 
 
 def test_processor_under_all_conditions():
@@ -372,7 +391,7 @@ def test_dead_letters_leave_over_their_own_edges():
         ),
         input=[3, 0, 2, 7],
         expect_outputs=[
-            [2, 3],
+            [2, 3, 0],
             [
                 DeadLetter(0, "half", "ZeroDivisionError", DIVISION),
                 DeadLetter(0, "lazy", "ZeroDivisionError", DIVISION),
@@ -398,16 +417,16 @@ def test_function_travels_by_its_steps():
 
     copy = pickle.loads(cloudpickle.dumps(function))
 
-    assert copy.call([-5, 1], no_reject) == [6]
+    assert copy.call([-5, 1], no_reject, all_of) == [6]
     assert [s.kind for s in copy.steps] == ["map", "filter"]
-    assert pickle.loads(cloudpickle.dumps(partial(FusedProcessor, function)))()
+    assert pickle.loads(cloudpickle.dumps(partial(FusedProcessor, (function,))))()
 
 
 def test_copy_locates_its_own_errors():
     copy = pickle.loads(cloudpickle.dumps(FusedFunction([step("map", half, name="half")])))
 
     with pytest.raises(ZeroDivisionError) as caught:
-        copy.call([1, 0], no_reject)
+        copy.call([1, 0], no_reject, all_of)
 
     assert copy.locate(caught.value) == (0, "half")
 

@@ -273,7 +273,7 @@ def test_dead_letters_leave_by_their_edge(key_fn):
     for kind, fn, expected in (
         (MAP, inverse, [0.5, 0.25]),
         (FILTER, inverse, [2, 4]),
-        (FLAT_MAP, inverses, [0, 0.5, 0, 0.25]),
+        (FLAT_MAP, inverses, [0, 0.5, 0, 0, 0.25]),
     ):
         policy = ErrorPolicy("my-step", "dead-letter", 1)
         verify_processor(

@@ -7,7 +7,7 @@ write know nothing of that: these adapt them. An item's results have its timesta
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import gcd
 from typing import Any
 
@@ -48,7 +48,13 @@ def applied_with(kind: str, fn: Fn) -> Fn:
         return lambda service, event: fn(service, event[1])
     if kind == "map":
         return lambda service, event: (event[0], fn(service, event[1]))
-    return lambda service, event: [(event[0], result) for result in fn(service, event[1])]
+    return lambda service, event: _each_at(event[0], fn(service, event[1]))
+
+
+def _each_at(time: int, results: Iterable[Any]) -> Iterable[Event]:
+    """Results with a timestamp; no more of them at a time than there were before."""
+    events = ((time, result) for result in results)
+    return list(events) if isinstance(results, list | tuple) else events
 
 
 def applied_async(fn: Fn, *, is_flat: bool) -> Fn:

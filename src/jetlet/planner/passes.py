@@ -15,7 +15,6 @@ from jetlet.planner.graph import Graph, Node
 from jetlet.planner.keys import check_keys_first
 from jetlet.planner.order import is_isolated, mark_order
 from jetlet.planner.spools import add_spools
-from jetlet.processors.fused import MAX_LOOPS
 
 
 def check(graph: Graph, pipeline: Pipeline) -> None:
@@ -90,15 +89,12 @@ def fuse(graph: Graph, pipeline: Pipeline) -> None:
 def _run_from(first: Node, graph: Graph) -> dict[Node, StatelessTransform]:
     """The nodes that are fused with the first, and what each does."""
     run: dict[Node, StatelessTransform] = {}
-    loops = 0
     following = [first]
     while len(following) == 1:
         step = following[0].transform.as_step(following[0].name)
         if step is None:
             break
-        loops += step.kind == "flat_map"
-        same = step.local_parallelism == first.transform.local_parallelism
-        if not same or loops > MAX_LOOPS:
+        if step.local_parallelism != first.transform.local_parallelism:
             break
         run[following[0]] = step
         following = [reader for reader, _ in graph.readers(following[0])]

@@ -64,6 +64,8 @@ class ErrorPolicy:
 class BatchProcessor(Processor):
     """Emits whole batches, in order, and resumes by itself after a refused offer.
 
+    What is long in coming ``process_batch`` leaves to be emitted bit by bit, as ``_emitting``.
+
     ``data_ordinals`` are the edges that get the ordinary output: ``None`` for all of them, or
     those that are not for dead letters.
     """
@@ -72,6 +74,7 @@ class BatchProcessor(Processor):
 
     def __init__(self, data_ordinals: Ordinals = None) -> None:
         self._data_ordinals = data_ordinals
+        self.turn_ns = TURN_NS
         self._outgoing: deque[tuple[Any, Ordinals]] = deque()
         self._is_processed = False
         self._emitting: Output | None = None
@@ -125,7 +128,7 @@ class BatchProcessor(Processor):
             return False
         if self._emitting is None:
             return True
-        self._turn_end = self.context.clock.monotonic_ns() + TURN_NS
+        self._turn_end = self.context.clock.monotonic_ns() + self.turn_ns
         for batch in self._emitting:
             if batch is None:
                 self.context.wake()  # there was work to do, although nothing has come of it yet
@@ -136,7 +139,7 @@ class BatchProcessor(Processor):
         self._emitting = None
         return self.flush()  # rejected items may be left
 
-    def _is_turn_over(self) -> bool:
+    def is_turn_over(self) -> bool:
         """True if what is being emitted is to give ``None`` now; not for every item."""
         return self.context.clock.monotonic_ns() >= self._turn_end
 
@@ -148,7 +151,7 @@ class BatchProcessor(Processor):
         if not self._is_processed:
             self.process_batch(ordinal, inbox.items())
             self._is_processed = True
-        if self.flush():
+        if self._emit():
             inbox.clear()
             self._is_processed = False
 

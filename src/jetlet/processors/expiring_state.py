@@ -19,13 +19,15 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext, different_state
+from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.deadlines import MAX_STALE, push_all
 from jetlet.processors.event_state import EventStateProcessor
-from jetlet.processors.item_failure import item_at, lookup_error
+from jetlet.processors.expansion import AT_HAND, Expansion
+from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
 from jetlet.snapshots.incremental import MAIN, TableChange, Tables
@@ -92,6 +94,7 @@ class ExpiringStateProcessor(EventStateProcessor):
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
         self._write = write
         self._apply = _loop(kind, key_fn, write)
+        self._expansion = Expansion(self, self._policy)
         self._entries: dict[Any, Entry] = {}
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (time, number, key), one for each key: it is looked at when the watermark is
@@ -110,32 +113,41 @@ class ExpiringStateProcessor(EventStateProcessor):
     # --- Taking events ----------------------------------------------------------------------
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        it = iter(batch)
-        try:
-            apply = self._apply if self._policy.fails else self._apply_or_reject
-            out, late = apply(self._entries, it, self._time, self._add)
-        except Exception as error:
-            event = item_at(batch, it)
-            raise self._policy.failure(event) from self._cause(error, event)
-        self.send(out)
-        if late:
-            self._drop_late(late)
+        if self._kind == FLAT_MAP:
+            self._emitting = self._expansion.run(self._results, batch)
+        else:
+            self.send(self._results(self._expansion.begin(batch)))
 
-    def _apply_or_reject(
-        self, entries: dict[Any, Entry], events: Iterable[Any], watermark: int, add: AddKey
-    ) -> tuple[list[Any], list[Any]]:
+    def close(self) -> None:
+        self._expansion.close()
+
+    def _results(self, events: Iterator[Any]) -> list[Any]:
+        if not self._policy.fails:
+            return self._results_or_reject(events)
+        try:
+            return self._apply_to(events)
+        except ItemFailedError:
+            raise
+        except Exception as error:
+            event = self._expansion.at_hand()
+            raise self._policy.failure(event) from self._cause(error, event)
+
+    def _results_or_reject(self, events: Iterator[Any]) -> list[Any]:
         out: list[Any] = []
-        late: list[Any] = []
         for event in events:
             try:
-                # All of its results before any of them counts: an item has all of them or none.
-                its_out, its_late = self._apply(entries, (event,), watermark, add)
+                out += self._apply_to((event,))
             except Exception as error:
                 self.reject(self._policy, event, self._cause(error, event))
-            else:
-                out += its_out
-                late += its_late
-        return out, late
+        return out
+
+    def _apply_to(self, events: Iterable[Any]) -> list[Any]:
+        out, late = self._apply(
+            self._entries, events, self._time, self._add, self._expansion.expand
+        )
+        if late:
+            self._drop_late(late)
+        return out
 
     def _cause(self, error: Exception, event: Any) -> Exception:
         return lookup_error(error, event[1], [self._key_fn])
@@ -185,7 +197,7 @@ class ExpiringStateProcessor(EventStateProcessor):
             if len(results) >= BATCH_SIZE:
                 yield results
                 results = []
-            if looked_at % SLICE == 0 and self._is_turn_over():
+            if looked_at % SLICE == 0 and self.is_turn_over():
                 yield None
         if results:
             yield results
@@ -294,11 +306,12 @@ def expiring_rolling(
 
 
 Loop = Callable[
-    [dict[Any, Entry], Iterable[Any], int, AddKey],
+    [dict[Any, Entry], Iterable[Any], int, AddKey, Callable[..., Iterable[Any]]],
     tuple[list[Any], list[Any]],
 ]
-"""Called as ``apply(entries, events, watermark, add)``; returns the events to emit, and the items
-that are late. It takes an event just before it deals with it."""
+"""Called as ``apply(entries, events, watermark, add, expand)``; returns the events to emit, and the
+items that are late. It takes an event just before it deals with it, and what the event expands into
+by the function of an :class:`~jetlet.processors.expansion.Expansion`."""
 
 
 def _loop(
@@ -329,7 +342,10 @@ def _loop(
             with code.block(f"if {result}:"):
                 code.line("out.append((time, item))")
         else:
-            with code.block(f"for each in {result}:"):
+            code.line(f"results = {result}")
+            code.line(f"if not ({AT_HAND.format('results')}):")
+            code.line("    results = expand(results, (time, item), time)")
+            with code.block("for each in results:"):
                 code.line("out.append((time, each))")
     code.line("return out, late")
-    return code.compile(f"{kind}_expiring", "entries, events, watermark, add")
+    return code.compile(f"{kind}_expiring", "entries, events, watermark, add, expand")

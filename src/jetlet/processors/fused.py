@@ -4,10 +4,17 @@ The steps are written out as the source of nested loops and compiled once. The e
 nothing per item: what runs is what one would write by hand. For ``flat_map(split).filter(bool)``
 it is::
 
-    def fused(batch, reject):
-        return [x1 for x0 in batch for x1 in f0(x0) if x1]
+    def fused(batch, reject, expand):
+        return [
+            x1
+            for x0 in batch
+            for r0 in (f0(x0),)
+            for x1 in (r0 if r0.__class__ is list or ... else expand(r0, x0))
+            if x1
+        ]
 
-or the same as loops, where errors of single items are dealt with.
+or the same as loops, where errors of single items are dealt with. ``expand`` is that of an
+:class:`~jetlet.processors.expansion.Expansion`.
 
 Each step has lines of its own, and its input has a variable of its own. After an error the line
 says which step failed, and the variable on which item. Tracebacks show the generated lines between
@@ -17,7 +24,7 @@ the engine's and the user's.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -28,10 +35,8 @@ from jetlet.core.outbox import Ordinals
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregate_loop import compiled
 from jetlet.pipeline.functions import whole_item
-from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
-
-MAX_LOOPS = 16
-"""Most flat_maps in a run: each is a loop in the one before it, and Python allows 20 of them."""
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.expansion import AT_HAND, Expansion
 
 COMPREHENDS = sys.version_info < (3, 12)
 """Whether a comprehension is written where one will do: it takes some percent less time than loops.
@@ -52,7 +57,16 @@ class Step:
 class FusedFunction:
     """The compiled function of a run of steps. It pickles as its steps and is compiled anew."""
 
-    __slots__ = ("_code", "_inputs", "_owners", "call", "filename", "steps", "takes_events")
+    __slots__ = (
+        "_behind",
+        "_code",
+        "_inputs",
+        "_owners",
+        "call",
+        "filename",
+        "steps",
+        "takes_events",
+    )
 
     def __init__(self, steps: Sequence[Step], *, takes_events: bool = False) -> None:
         self.steps = tuple(steps)
@@ -64,11 +78,18 @@ class FusedFunction:
         self.filename = code.co_filename
         namespace: dict[str, Any] = {f"f{i}": step.fn for i, step in enumerate(self.steps)}
         exec(code, namespace)
-        self.call: Callable[[Sequence[Any], Callable[..., None]], list[Any]] = namespace["fused"]
+        self.call: Callable[..., list[Any]] = namespace["fused"]
+        self._behind: FusedFunction | None = None
         self._code = _innermost(namespace["fused"].__code__)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (partial(FusedFunction, takes_events=self.takes_events), (self.steps,))
+
+    def behind(self, index: int) -> FusedFunction:
+        """The function of the steps behind the flat map, which has this index."""
+        if self._behind is None:
+            self._behind = FusedFunction(self.steps[index + 1 :], takes_events=self.takes_events)
+        return self._behind
 
     def locate(self, error: BaseException) -> tuple[Any, str] | None:
         """Item and step name that ``error``, raised by :attr:`call`, is about."""
@@ -107,7 +128,7 @@ class _Writer:
 
     def __init__(self, takes_events: bool) -> None:
         loop = "for time, x0 in batch:" if takes_events else "for x0 in batch:"
-        self.lines = ["def fused(batch, reject):", "    out = []", f"    {loop}"]
+        self.lines = ["def fused(batch, reject, expand):", "    out = []", f"    {loop}"]
         self._takes_events = takes_events
         self.owners: dict[int, int] = {}
         self.inputs: list[str] = []
@@ -138,6 +159,13 @@ class _Writer:
             return self._write_comprehension(steps)
         return self._write_loops(steps)
 
+    def _expanded(self, index: int, item: str) -> str:
+        """The results of a flat map that are at hand."""
+        return f"r{index} if {AT_HAND.format(f'r{index}')} else {self._expand(index, item)}"
+
+    def _expand(self, index: int, item: str) -> str:
+        return f"expand(r{index}, {item}{', time' if self._takes_events else ''})"
+
     def _write_comprehension(self, steps: Sequence[Step]) -> str:
         item = "x0"
         clauses: list[str] = []
@@ -150,11 +178,14 @@ class _Writer:
                 continue
             if step.kind == "filter":
                 clauses.append(f"if {item if step.fn is bool else call}")
-            else:
+            elif step.kind == "map":
                 # A loop over a tuple of one is compiled as an assignment.
-                clauses.append(
-                    f"for {result} in {call if step.kind == 'flat_map' else f'({call},)'}"
-                )
+                clauses.append(f"for {result} in ({call},)")
+                item = result
+            else:
+                clauses.append(f"for r{i} in ({call},)")
+                owners.append(i)
+                clauses.append(f"for {result} in ({self._expanded(i, item)})")
                 item = result
             owners.append(i)
         loop = self.lines[-1].strip(" :")
@@ -186,14 +217,24 @@ class _Writer:
                     self.guard(f"{result} = {call}")
                     item = result
                     continue
-                # All of an iterable is taken before any of it goes on: an item counts either as
-                # processed, with all of its results, or as failed, with none.
-                self.guard(f"all{i} = list({call})")
-                call = f"all{i}"
-            if step.kind == "flat_map" and is_last and not self._takes_events:
-                item, emit = call, "out.extend({})"
+                self.guard(f"r{i} = {call}")
             elif step.kind == "flat_map":
-                self.add(f"for {result} in {call}:")
+                self.add(f"r{i} = {call}")
+            if step.kind == "flat_map":
+                if is_last and not self._takes_events:
+                    # To ask for the kind that the last one had is the cheapest.
+                    self.lines.insert(1, f"{_INDENT}kind = list")
+                    self.owners = {line + 1: owner for line, owner in self.owners.items()}
+                    self.add(
+                        f"if r{i}.__class__ is not kind:",
+                        f"    if {AT_HAND.format(f'r{i}')}:",
+                        f"        kind = r{i}.__class__",
+                        "    else:",
+                        f"        r{i} = {self._expand(i, item)}",
+                    )
+                    item, emit = f"r{i}", "out.extend({})"
+                    continue
+                self.add(f"for {result} in ({self._expanded(i, item)}):")
                 self._depth += 1
                 item = result
             elif is_last:
@@ -206,29 +247,86 @@ class _Writer:
         return "\n".join(self.lines) + "\n"
 
 
+def fuse(steps: Sequence[Step], *, takes_events: bool = False) -> tuple[FusedFunction, ...]:
+    """The functions that take these steps, one on the results of the other.
+
+    Each has one flat map at the most, so that one place in it is where it can be left.
+    """
+    runs: list[list[Step]] = [[]]
+    for step in steps:
+        if step.kind == "flat_map" and any(other.kind == "flat_map" for other in runs[-1]):
+            runs.append([])
+        runs[-1].append(step)
+    return tuple(FusedFunction(run, takes_events=takes_events) for run in runs)
+
+
 class FusedProcessor(BatchProcessor):
-    """Runs the compiled function over each batch."""
+    """Runs the compiled functions over each batch."""
 
     traits = STATELESS
 
-    def __init__(self, function: FusedFunction, data_ordinals: Ordinals = None) -> None:
+    def __init__(self, functions: Sequence[FusedFunction], data_ordinals: Ordinals = None) -> None:
         super().__init__(data_ordinals)
-        self._function = function
-        self._call = function.call
-        self._policies = [step.policy for step in function.steps]
+        self._runs = [Run(self, function) for function in functions]
+        self._expands = any(step.kind == "flat_map" for step in functions[0].steps)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if self._expands:
+            self._emitting = self._results(batch, 0)
+        else:
+            self.send(self._runs[0].apply(batch))
+
+    def _results(self, batch: Sequence[Any], index: int) -> Output:
+        """What comes of a batch behind the functions from this one on."""
+        results = self._runs[index].results(batch)
+        if index == len(self._runs) - 1:
+            return results
+        return (
+            each
+            for part in results
+            for each in ((None,) if part is None else self._results(part, index + 1))
+        )
+
+    def close(self) -> None:
+        for run in self._runs:
+            run.expansion.close()
+
+
+class Run:
+    """One compiled function, as one processor calls it."""
+
+    def __init__(self, processor: BatchProcessor, function: FusedFunction) -> None:
+        self._processor = processor
+        self._function = function
+        self._policies = [step.policy for step in function.steps]
+        kinds = [step.kind for step in function.steps]
+        self._flat = kinds.index("flat_map") if "flat_map" in kinds else len(kinds) - 1
+        self.expansion = Expansion(processor, self._policies[self._flat])
+
+    def results(self, batch: Sequence[Any]) -> Output:
+        behind = self._function.steps[self._flat + 1 :]
+        return self.expansion.run(self.apply, batch, self._apply_behind if behind else None)
+
+    def apply(self, items: Iterable[Any]) -> list[Any]:
+        return self._call(self._function, items, 0)
+
+    def _apply_behind(self, results: Sequence[Any]) -> list[Any]:
+        return self._call(self._function.behind(self._flat), results, self._flat + 1)
+
+    def _call(self, function: FusedFunction, items: Iterable[Any], first: int) -> list[Any]:
+        def reject(index: int, item: Any, error: Exception) -> None:
+            self._processor.reject(self._policies[first + index], item, error)
+
         try:
-            out = self._call(batch, self._reject)
+            return function.call(items, reject, self.expansion.expand)
+        except ItemFailedError:
+            raise
         except Exception as error:
-            located = self._function.locate(error)
+            located = function.locate(error)
             if located is None:
                 raise
-            raise ItemFailedError(*located) from error
-        self.send(out)
-
-    def _reject(self, index: int, item: Any, error: Exception) -> None:
-        self.reject(self._policies[index], item, error)
+            item, step = located
+            raise ItemFailedError(self._policies[0].reported(item), step) from error
 
 
 class IdentityProcessor(BatchProcessor):

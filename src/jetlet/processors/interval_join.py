@@ -172,7 +172,7 @@ class IntervalJoinProcessor(EventStateProcessor):
         join = self._loops[ordinal]
         for out in join(mine, others, batch, watermark, late, keep, reject, reject_pair):
             yield out
-            if self._is_turn_over():
+            if self.is_turn_over():
                 yield None
         if late:
             self._drop_late(late)
@@ -203,7 +203,7 @@ class IntervalJoinProcessor(EventStateProcessor):
                 if self.touched is not None:
                     self.touched[ordinal][key] = None
                 looked_at += 1
-                if looked_at % SLICE == 0 and self._is_turn_over():
+                if looked_at % SLICE == 0 and self.is_turn_over():
                     yield None
 
     def complete(self) -> bool:

@@ -75,7 +75,7 @@ class PairsProcessor(BatchProcessor):
                 if len(out) >= BATCH_SIZE:
                     yield out
                     out = []
-                    if self._is_turn_over():
+                    if self.is_turn_over():
                         yield None
         if out:
             yield out

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.service_factory import ServiceFactory
-from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
-from jetlet.processors.item_failure import item_at
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.fused import FusedFunction, Run, Step
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
 
@@ -128,76 +129,46 @@ class ServiceProcessor(BatchProcessor):
     def __init__(self, supplier: ServiceSupplier, service: Any, own: _Lease | None) -> None:
         super().__init__(supplier.data_ordinals)
         self.is_cooperative = not supplier.factory.is_blocking
-        self._fn = supplier.fn
-        self._policy = supplier.policy
-        self._kind = supplier.kind
+        if not self.is_cooperative:
+            self.turn_ns = BLOCKING_TURN_NS
+        self._step = supplier.kind, supplier.fn, supplier.policy
         self._service = service
         self._own = own
-        self._taken = 0
+        self._run: Run | None = None
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        if self._own is not None:
-            self._service = self._own.take(context)
+        service = self._service if self._own is None else self._own.take(context)
+        kind, fn, policy = self._step
+        self._run = Run(self, FusedFunction((Step(kind, partial(fn, service), policy),)))
 
     def close(self) -> None:
-        self._service = None
+        if self._run is not None:
+            self._run.expansion.close()
+        self._service = self._run = None
         if self._own is not None:
             self._own.give_back()
 
-    def process(self, ordinal: int, inbox: Inbox) -> None:
-        if self.is_cooperative:
-            # The engine sees to it that the inbox is small enough for the function.
-            super().process(ordinal, inbox)
-            return
-        if not self._is_processed:
-            end = self.context.clock.monotonic_ns() + BLOCKING_TURN_NS
-            self._taken = self._process_one_by_one(inbox.items(), end)
-            self._is_processed = True
-        if self.flush():
-            inbox.remove(self._taken)
-            self._is_processed = False
-
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        if not self._policy.fails:
-            self._process_one_by_one(batch)
-            return
-        fn = self._fn
-        service = self._service
-        items = iter(batch)
-        try:
-            if self._kind == MAP:
-                out = [fn(service, item) for item in items]
-            elif self._kind == FILTER:
-                out = [item for item in items if fn(service, item)]
-            else:
-                out = [result for item in items for result in fn(service, item)]
-        except Exception as error:
-            raise self._policy.failure(item_at(batch, items)) from error
-        self.send(out)
+        assert self._run is not None
+        # If it blocks it takes item by item, to return in time. Otherwise the engine sees to it
+        # that the inbox is small enough for the function.
+        self._emitting = (
+            self._run.results(batch) if self.is_cooperative else self._one_by_one(batch, self._run)
+        )
 
-    def _process_one_by_one(self, batch: Sequence[Any], end_ns: int | None = None) -> int:
-        """Process items, until the time is up if there is an end; returns how many."""
-        fn = self._fn
-        service = self._service
-        kind = self._kind
-        now = self.context.clock.monotonic_ns
+    def _one_by_one(self, batch: Sequence[Any], run: Run) -> Output:
         out: list[Any] = []
-        count = 0
         for item in batch:
-            count += 1
-            try:
-                if kind == MAP:
-                    out.append(fn(service, item))
-                elif kind == FILTER:
-                    if fn(service, item):
-                        out.append(item)
-                else:
-                    # All or nothing: an item counts as processed only with all of its results.
-                    out += list(fn(service, item))
-            except Exception as error:
-                self.reject(self._policy, item, error)
-            if end_ns is not None and now() >= end_ns:
-                break
-        self.send(out)
-        return count
+            for part in run.results((item,)):
+                out += part or ()
+                if part is None or len(out) >= BATCH_SIZE:
+                    yield out
+                    out = []
+                if part is None:
+                    yield None
+            if self.is_turn_over():
+                yield out
+                yield None
+                out = []
+        yield out

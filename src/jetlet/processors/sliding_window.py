@@ -255,7 +255,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             self._worked += min(SLICE, len(table) - start)
             if self._worked >= SLICE:
                 self._worked = 0
-                if self._is_turn_over():
+                if self.is_turn_over():
                     yield None
 
     # --- Frames -----------------------------------------------------------------------------

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
-from jetlet.errors import InvalidArgumentError
+from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.expansion import AT_HAND, Expansion
 from jetlet.processors.incremental import IncrementalProcessor
-from jetlet.processors.item_failure import item_at, lookup_error
+from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 from jetlet.snapshots.incremental import MAIN, Tables
@@ -35,7 +36,7 @@ class StatefulProcessor(IncrementalProcessor):
 
     ``map`` emits what ``fn`` returns, also ``None``; ``filter`` emits the item if it is true;
     ``flat_map`` emits what is in the iterable that it returns. If the policy is to go on after an
-    error, the state is as ``fn`` left it, and nothing is emitted for the item.
+    error, the state is as ``fn`` left it, and what was emitted for the item stands.
 
     If ``create_fn``, which may be the class of the state, has a ``schema_version``, snapshots say
     so; if that was another one, ``create_fn.upgrade(old_version, state)`` returns the state to
@@ -69,29 +70,36 @@ class StatefulProcessor(IncrementalProcessor):
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
         self._apply = self._loop()
         self._saver = StateSaver()
+        self._expansion = Expansion(self, self._policy)
 
     def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
         takes_events = self._policy.takes_events
         return _loop(self._kind, self._fn, self._key_fn, takes_events=takes_events, touched=touched)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        policy = self._policy
-        if not policy.fails:
-            self.send(self._apply_or_reject(batch))
-            return
-        it = iter(batch)
-        try:
-            self.send(self._apply(self._states, it))
-        except Exception as error:
-            item = item_at(batch, it)
-            raise policy.failure(item) from self._cause(error, item)
+        apply = self._results if self._policy.fails else self._results_or_reject
+        if self._kind == FLAT_MAP:
+            self._emitting = self._expansion.run(apply, batch)
+        else:
+            self.send(apply(self._expansion.begin(batch)))
 
-    def _apply_or_reject(self, batch: Sequence[Any]) -> list[Any]:
+    def close(self) -> None:
+        self._expansion.close()
+
+    def _results(self, items: Iterator[Any]) -> list[Any]:
+        try:
+            return self._apply(self._states, items, self._expansion.expand)
+        except ItemFailedError:
+            raise
+        except Exception as error:
+            item = self._expansion.at_hand()
+            raise self._policy.failure(item) from self._cause(error, item)
+
+    def _results_or_reject(self, items: Iterator[Any]) -> list[Any]:
         out: list[Any] = []
-        for item in batch:
+        for item in items:
             try:
-                # All of its results before any of them counts: an item has all of them or none.
-                out += self._apply(self._states, (item,))
+                out += self._apply(self._states, (item,), self._expansion.expand)
             except Exception as error:
                 self.reject(self._policy, item, self._cause(error, item))
         return out
@@ -129,8 +137,9 @@ class StatefulProcessor(IncrementalProcessor):
         return self._upgrade(old_version, state)
 
 
-Loop = Callable[[defaultdict[Any, Any], Iterable[Any]], list[Any]]
-"""States and items in, results out. It takes an item just before it deals with it."""
+Loop = Callable[[defaultdict[Any, Any], Iterable[Any], Callable[..., Iterable[Any]]], list[Any]]
+"""States and items in, results out. It takes an item just before it deals with it, and what the
+item expands into by the function of an :class:`~jetlet.processors.expansion.Expansion`."""
 
 
 def _loop(
@@ -161,6 +170,8 @@ def _loop(
     if kind == FILTER:
         clauses += f" if {call}"
     elif kind == FLAT_MAP:
-        clauses += f" for result in {call}"
+        source = "results, (time, item), time" if takes_events else "results, item"
+        clauses += f" for results in ({call},)"
+        clauses += f" for result in (results if {AT_HAND.format('results')} else expand({source}))"
     code.line(f"return [{f'(time, {result})' if takes_events else result} {clauses}]")
-    return code.compile(f"{kind}_stateful", "states, batch")
+    return code.compile(f"{kind}_stateful", "states, batch, expand")

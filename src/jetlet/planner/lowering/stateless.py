@@ -20,7 +20,7 @@ from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.batched import BatchedProcessor
-from jetlet.processors.fused import FusedFunction, FusedProcessor, IdentityProcessor, Step
+from jetlet.processors.fused import FusedProcessor, IdentityProcessor, Step, fuse
 from jetlet.processors.spool import SpoolProcessor
 
 
@@ -44,8 +44,8 @@ def _fused(
     # The compiled function has items and timestamps apart.
     policies = [replace(policy, takes_events=False) for policy in sides.policies]
     steps = [Step(t.kind, t.fn, policy) for t, policy in zip(transforms, policies, strict=True)]
-    function = FusedFunction(steps, takes_events=node.takes_events)
-    dag.chain(node, partial(FusedProcessor, function, sides.data))
+    functions = fuse(steps, takes_events=node.takes_events)
+    dag.chain(node, partial(FusedProcessor, functions, sides.data))
 
 
 @lower.register

@@ -1,0 +1,192 @@
+"""Expansion: what an item expands into, handed on bit by bit.
+
+The function of a ``flat_map`` may return a list, or something that gives its results one by one: a
+lot of them, slowly, or without end. A loop over a batch goes through both at full speed::
+
+    it = expansion.begin(batch)
+    [x for item in it for r in (fn(item),) for x in (r if is_at_hand(r) else expand(r, item))]
+
+``expand`` returns all results if they are few and come fast. Otherwise it returns the first of them
+and ends the loop; :meth:`Expansion.run` then emits the others, over as many turns as it takes, and
+goes on with the items behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import length_hint
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.processors.item_failure import item_at
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+
+__all__ = ["AT_HAND", "Expansion"]
+
+FAST_NS: Final = 50_000
+"""If so many results as are asked for come within this time, more are asked for the next time."""
+FIRST_SIZE: Final = 32
+"""So many results are asked for first, at the most; then nobody looks at the clock each time."""
+LOOK_AFTER: Final = 512
+"""How many results may come of several items until somebody does."""
+AT_HAND: Final = "{0}.__class__ is list or {0}.__class__ is tuple"
+"""The source of a condition: nothing has to be waited for."""
+_SIZED: Final = frozenset({str, dict, set, frozenset})
+
+
+class Expansion:
+    """Of one processor and one function."""
+
+    __slots__ = (
+        "_batch",
+        "_input",
+        "_left",
+        "_policy",
+        "_processor",
+        "_rest",
+        "_size",
+        "_until_look",
+    )
+
+    def __init__(self, processor: BatchProcessor, policy: ErrorPolicy) -> None:
+        self._processor = processor
+        self._policy = policy
+        self._batch: Sequence[Any] = ()
+        self._input: Iterator[Any] = iter(())
+        self._left: Sequence[Any] = ()
+        """Items behind the one at which the loop was ended."""
+        self._rest: tuple[Iterator[Any], Any, tuple[int, ...]] | None = None
+        """What is left of the results of an item, the item, and its timestamp if it has one."""
+        self._size = 1
+        """How many results are asked for first."""
+        self._until_look = LOOK_AFTER
+        """Results until somebody looks at the clock."""
+
+    def begin(self, batch: Sequence[Any]) -> Iterator[Any]:
+        """What the loop is to go over."""
+        self._batch, self._left = batch, ()
+        self._until_look = LOOK_AFTER
+        self._input = iter(batch)
+        return self._input
+
+    def expand(self, results: Iterable[Any], item: Any, *time: int) -> Iterable[Any]:
+        """The results of an item, or the first of them, for the loop.
+
+        An error of theirs goes to the policy; what came before it stands.
+        """
+        if results.__class__ is GeneratorType:
+            size = self._size
+            if size == FIRST_SIZE:  # others were fast
+                part: list[Any] = []
+                try:
+                    part.extend(islice(results, size))
+                except Exception as error:
+                    self._processor.reject(self._policy, item, error)
+                    return part
+                count = len(part)
+                if count < size:
+                    self._until_look -= count + 1
+                    if self._until_look < 0:
+                        self._look(has_ended=True)
+                    return part
+                self._rest = cast("Generator[Any]", results), item, time
+                return part + self._more()
+        elif results.__class__ in _SIZED:
+            return results
+        try:
+            self._rest = iter(results), item, time
+        except Exception as error:
+            self._processor.reject(self._policy, item, error)
+            return ()
+        return self._more()
+
+    def _more(self) -> list[Any]:
+        """More results of an item, while there is time, but not more than a batch has.
+
+        Ends the loop if that was not all.
+        """
+        part = self._take()
+        self._look(has_ended=self._rest is None)
+        return part
+
+    def _look(self, *, has_ended: bool) -> None:
+        """End the loop if the turn is over, or if there is more of the item at hand."""
+        self._until_look = LOOK_AFTER
+        if not has_ended or self._processor.is_turn_over():
+            self._left = self._batch[len(self._batch) - length_hint(self._input) :]
+            deque(self._input, maxlen=0)
+
+    def run(
+        self,
+        apply: Callable[[Iterator[Any]], list[Any]],
+        batch: Sequence[Any],
+        tail: Callable[[Sequence[Any]], list[Any]] | None = None,
+    ) -> Output:
+        """All results of a batch: ``apply`` is the loop, ``tail`` what comes behind the function.
+
+        Where ``apply`` has more to do behind the function, ``tail`` does the same to results.
+        """
+        while True:
+            out = apply(self.begin(batch))
+            if out:
+                yield out
+            if self._rest is not None:
+                for part in self._parts():
+                    yield part if part is None or tail is None else tail(part)
+            batch = self._left
+            if not batch:
+                return
+            if self._processor.is_turn_over():
+                yield None
+
+    def at_hand(self) -> Any:
+        """The item that the loop has taken last."""
+        return item_at(self._batch, self._input)
+
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        if self._rest is not None:
+            (iterator, *_), self._rest = self._rest, None
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    def _parts(self) -> Output:
+        while self._rest is not None:
+            if self._processor.is_turn_over():
+                yield None
+            time = self._rest[2]
+            part = self._take()
+            yield [(*time, each) for each in part] if time else part
+
+    def _take(self) -> list[Any]:
+        assert self._rest is not None
+        iterator, item, _ = self._rest
+        part: list[Any] = []
+        size = self._size
+        now = self._processor.context.clock.monotonic_ns
+        began = now()
+        try:
+            while True:
+                wanted = len(part) + size
+                part.extend(islice(iterator, size))  # keeps what it got before an error
+                ended = now()
+                is_fast = ended - began < FAST_NS
+                self._size = min(2 * size, FIRST_SIZE) if is_fast else 1
+                if len(part) < wanted:
+                    break
+                if len(part) >= BATCH_SIZE or self._processor.is_turn_over():
+                    return part
+                size = min(2 * size, BATCH_SIZE - len(part)) if is_fast else 1
+                began = ended
+        except Exception as error:
+            self._processor.reject(self._policy, item, error)
+        self._rest = None
+        return part
