@@ -7,11 +7,15 @@ import re
 import signal
 import socket
 import stat
+import threading
 import time
 
 import pytest
 
-from jetlet.cli.control_server import MAX_LINE, ControlServer
+from jetlet import JobConfig
+from jetlet.cli.control_server import MAX_CALLERS, MAX_LINE, SOCKET, ControlServer
+from jetlet.cli.running_jobs import running_jobs
+from jetlet.errors import JobStateError
 from jetlet.log import Log
 
 PROMPT = 60.0
@@ -305,6 +309,66 @@ def test_callers_that_say_nothing_hold_up_nobody(running, jobs, monkeypatch):
     assert status_of(jobs, "clicks")["status"] == "running"
     for caller in silent:
         caller.close()
+
+
+def test_a_caller_finds_a_place_among_as_many_as_there_may_be_that_are_idle(
+    running, jobs, monkeypatch
+):
+    with monkeypatch.context() as here:
+        idle = [Caller(running, here) for _ in range(MAX_CALLERS)]
+        # Each has been served, so each has its thread; the first has been idle for the longest.
+        for caller in idle:
+            assert caller.ask(b'{"command": "status"}\n')["ok"]
+    assert status_of(jobs, "clicks")["status"] == "running"
+    assert idle[0].lines.readline() == b""
+    assert idle[-1].ask(b'{"command": "status"}\n')["ok"]
+    assert listed(jobs)[0]["status"] == "running"
+    for caller in idle:
+        caller.close()
+
+
+class Busy:
+    """A job of which every caller wants something that takes long."""
+
+    name = "busy"
+    config = JobConfig(snapshot_dir="memory://state")
+
+    def __init__(self):
+        self.begun = threading.Semaphore(0)
+        self.release = threading.Event()
+
+    def suspend(self):
+        self.begun.release()
+        assert self.release.wait(PROMPT)
+        raise JobStateError("too late")
+
+
+def test_a_job_that_is_busy_with_requests_is_not_taken_for_dead(project, monkeypatch):
+    job = Busy()
+    with ControlServer("busy", "memory://state") as server:
+        server.serve(job, "busy.py")
+        with monkeypatch.context() as here:
+            callers = [Caller(server._directory / SOCKET, here) for _ in range(MAX_CALLERS)]
+        for caller in callers:
+            caller.socket.sendall(b'{"command": "suspend"}\n')
+            assert job.begun.acquire(timeout=PROMPT)
+        try:
+            (found,) = running_jobs()
+            assert (found.name, found.status) == ("busy", None)
+            assert found.link.is_symlink()
+        finally:
+            job.release.set()
+        for caller in callers:
+            caller.close()
+
+
+def test_a_terminal_that_goes_away_ends_the_job_and_leaves_nothing(jobs):
+    process = start(jobs, "clicks", *EXACTLY)
+    # The shell tells of it, and so does the system.
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(PROMPT) == 129
+    assert project_is_quiet(jobs)
 
 
 def test_a_runtime_directory_of_somebody_else_is_refused(project, monkeypatch):

@@ -38,7 +38,8 @@ SOCKET: Final = "control.sock"
 LOCK: Final = "control.lock"
 MAX_LINE: Final = 64 * 1024
 MAX_CALLERS: Final = 16
-"""Connections at a time; each has a thread, since a request may take as long as a snapshot does."""
+"""Connections at a time; each has a thread, since a request may take as long as a snapshot does.
+One more, and that goes which has said nothing for the longest time."""
 PATIENCE: Final = 10.0
 """Seconds that a caller may take to say what it wants."""
 LAST_WORDS: Final = 2.0
@@ -59,6 +60,8 @@ class ControlServer:
         self._socket: socket.socket | None = None
         self._link: Path | None = None
         self._callers: dict[threading.Thread, socket.socket] = {}
+        self._idle: dict[threading.Thread, socket.socket] = {}
+        """Those of them that have no request under way, since the longest time first."""
         self._is_closed = False
 
     def serve(self, job: Job, target: str) -> None:
@@ -96,24 +99,42 @@ class ControlServer:
                     return
                 time.sleep(0.1)  # out of descriptors, say
                 continue
-            if len(self._callers) >= MAX_CALLERS or not _is_owner(connection):
+            if not _is_owner(connection) or not self._make_room(connection):
                 connection.close()
                 continue
             caller = threading.Thread(
                 target=self._answer, args=(connection, commands), name="jetlet-caller", daemon=True
             )
-            self._callers[caller] = connection
+            self._callers[caller] = self._idle[caller] = connection
             caller.start()
 
+    def _make_room(self, connection: socket.socket) -> bool:
+        if len(self._callers) < MAX_CALLERS:
+            return True
+        for caller, idle in list(self._idle.items()):
+            if self._idle.pop(caller, None) is not None:
+                self._callers.pop(caller, None)
+                with suppress(OSError):
+                    idle.shutdown(socket.SHUT_RDWR)  # wakes its thread
+                return True
+        with suppress(OSError):
+            _send(connection, {"ok": False, "error": f"{MAX_CALLERS} requests are under way"})
+        return False
+
     def _answer(self, connection: socket.socket, commands: _Commands) -> None:
+        caller = threading.current_thread()
         try:
             with connection, connection.makefile("rb") as lines, suppress(OSError):
                 connection.settimeout(PATIENCE)
                 while line := lines.readline(MAX_LINE):
+                    if self._idle.pop(caller, None) is None:
+                        break  # it had to make room
                     answer = commands.answer(line)
-                    connection.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+                    self._idle[caller] = connection
+                    _send(connection, answer)
         finally:
-            self._callers.pop(threading.current_thread(), None)
+            self._idle.pop(caller, None)
+            self._callers.pop(caller, None)
 
     def close(self) -> None:
         """Stop listening, leave nothing behind, and let answers under way get out.
@@ -214,6 +235,10 @@ class _Commands:
             "snapshot_dir": directory,
             "snapshots": dict(getattr(job.metrics(), "snapshots", None) or {}),
         }
+
+
+def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
 
 
 def _name_in(request: Mapping[str, Any]) -> str:

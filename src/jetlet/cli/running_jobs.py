@@ -103,12 +103,13 @@ def running_jobs() -> list[RunningJob]:
         try:
             status = _ask(link, "status", timeout=PATIENCE)
             name = str(status["job"])
-        except TimeoutError:
-            pass
-        except (OSError, JobGoneError, KeyError):
+        except (ConnectionRefusedError, FileNotFoundError):
             # Nobody listens: the process was killed.
             link.unlink(missing_ok=True)
             continue
+        except (OSError, JobGoneError, KeyError):
+            if not link.is_symlink():
+                continue  # it has ended meanwhile
         found.append(RunningJob(link, name, int(process), status))
     return found
 

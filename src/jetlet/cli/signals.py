@@ -1,4 +1,4 @@
-"""StopSignals: Ctrl-C and SIGTERM, taken as a wish to cancel."""
+"""StopSignals: Ctrl-C, SIGTERM and a terminal that goes away, taken as a wish to cancel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
+_HANG_UP = getattr(signal, "SIGHUP", None)
+"""Not every system has it."""
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -40,9 +42,9 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in (signal.SIGINT, signal.SIGTERM, _HANG_UP):
                 # Ignored by whoever started us, as behind nohup: it stays so.
-                if signal.getsignal(signum) is not signal.SIG_IGN:
+                if signum is not None and signal.getsignal(signum) is not signal.SIG_IGN:
                     self._previous[signum] = signal.signal(signum, self._handle)
         return self
 
@@ -52,6 +54,8 @@ class StopSignals:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
+            if signum == _HANG_UP:
+                return  # the shell and the system both tell of a terminal that is gone
             # A live display hides the cursor, and nobody is going to tidy up after this.
             if os.isatty(2):
                 os.write(2, _SHOW_CURSOR)

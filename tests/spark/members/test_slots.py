@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,13 +15,18 @@ from jetlet.spark.members.slots import Slots
 class Cluster:
     """As much of a session as slots look at; ``slots`` is how many it has, or an error."""
 
-    def __init__(self, slots=2, **settings):
+    def __init__(self, slots=2, master="local[2]", age=0.0, **settings):
         self.slots = slots
         self.conf = SimpleNamespace(get=settings.get)
         self.sparkContext = SimpleNamespace(
-            master="local[2]", _jsc=SimpleNamespace(sc=lambda: self)
+            master=master,
+            startTime=(time.time() - age) * 1000,
+            _jsc=SimpleNamespace(sc=lambda: self),
         )
         self._jsparkSession = None
+
+    def getExecutorMemoryStatus(self):
+        return SimpleNamespace(size=lambda: 2)
 
     def resourceProfileManager(self):
         return SimpleNamespace(defaultResourceProfile=lambda: None)
@@ -83,6 +89,21 @@ def test_a_later_attempt_waits_for_an_executor_that_comes_back(monkeypatch):
     cluster.maxNumConcurrentTasks = lambda profile: 1
     found.is_cancelled = lambda: True
     assert found.count() == 1
+
+
+def test_a_driver_that_was_started_again_waits_for_its_executors(monkeypatch):
+    monkeypatch.setattr(slots, "PERIOD", 0.0)
+    monkeypatch.setattr(slots, "REGISTRATION_PAUSE", 0.0)
+    answers = iter([1, 1, 1, 2, 2])
+    cluster = Cluster(master="spark://host:7077")
+    cluster.maxNumConcurrentTasks = lambda profile: next(answers)
+    assert Slots(cluster, "job", 2).count() == 2
+
+
+def test_a_session_that_has_been_up_for_a_while_waits_for_nobody():
+    cluster = Cluster(1, master="spark://host:7077", age=3600)
+    with pytest.raises(PlanningError, match="no place for 2 members"):
+        Slots(cluster, "job", 2).count()
 
 
 def test_executors_that_come_and_go_are_refused():

@@ -80,6 +80,7 @@ class Slots:
         check_static(self._spark)
         if context is not None:
             await_executors(context, MEMBERS_PATIENCE)
+            self._await_wanted(context)
         free = self._free(context)
         if free < (self._wanted or 1):
             raise PlanningError(self._complaint(free))
@@ -90,8 +91,20 @@ class Slots:
 
     def _await_replacement(self, context: Any) -> None:
         """An executor that was lost may be on its way back."""
-        deadline = time.monotonic() + REPLACEMENT_PATIENCE
-        while self._free(context) < self._before and time.monotonic() < deadline:
+        self._await(context, self._before, REPLACEMENT_PATIENCE)
+
+    def _await_wanted(self, context: Any) -> None:
+        """A cluster may still have to take executors from a driver that has just died.
+
+        So it is with a session that has just begun; later, what there is is what there is.
+        """
+        age = time.time() - context.startTime / 1000
+        if not is_one_process(context.master) and age < MEMBERS_PATIENCE:
+            self._await(context, self._wanted or 1, MEMBERS_PATIENCE - age)
+
+    def _await(self, context: Any, slots: int, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        while self._free(context) < slots and time.monotonic() < deadline:
             if self.is_cancelled():
                 return
             time.sleep(PERIOD)
