@@ -85,4 +85,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--on", choices=("embedded",), default="embedded")
     parser.parse_args()
-    app.run()
+    app.run(on="embedded")

@@ -47,7 +47,7 @@ def test_unknown_engine_is_refused(pipeline):
 
 
 @pytest.mark.parametrize(
-    ("on", "option", "known"), [("embedded", "master", "workers"), ("spark", "workers", "master")]
+    ("on", "option", "known"), [("embedded", "master", "workers"), ("spark", "clock", "master")]
 )
 def test_option_of_another_engine_is_refused_with_those_that_there_are(on, option, known):
     with pytest.raises(InvalidArgumentError, match=rf"no option '{option}'.*\b{known}\b"):

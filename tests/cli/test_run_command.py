@@ -193,7 +193,6 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "instead"),
         [
-            (["--workers", "2"], "--on embedded --workers 2"),
             (["--members", "2"], "--master 'local[2]'"),
             (["--on", "embedded", "--master", "local[2]"], "leave out --on embedded"),
             (["--on", "embedded", "--spark-conf", "a=b"], "--spark-conf is for the spark engine"),

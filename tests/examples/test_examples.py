@@ -164,7 +164,7 @@ def test_enrich(load, on, capsys):
 
 def test_async_tasks(load, capsys):
     example = load("async_tasks")
-    job = example.app.run()
+    job = example.app.run(on="embedded")
 
     expected = [{**r, "room": example.ROOMS[r["sensor"] % 4]} for r in example.READINGS]
     enriched = example.memory.messages("enriched")
@@ -180,7 +180,7 @@ def test_page_views(load, capsys):
     text = gzip.decompress((DATA / "access.log.gz").read_bytes()).decode()
     expected = Counter(re.findall(r'"GET ([^ ?]+)\S* HTTP/[\d.]+" 200 ', text))
     example = load("page_views")
-    example.app.run()
+    example.app.run(on="embedded")
     shown = capsys.readouterr().out
     for count, page in re.findall(r" +([\d,]+)  (\S+)", shown):
         assert int(count.replace(",", "")) == expected[page]
@@ -191,7 +191,7 @@ def test_page_views(load, capsys):
 
     # The second run finds that everything was counted before.
     again = load("page_views")
-    again.app.run()
+    again.app.run(on="embedded")
     assert sorted(capsys.readouterr().out) == sorted(shown)
     assert again.memory.messages("counts") == []
 

@@ -13,6 +13,7 @@ import pytest
 from jetlet import JobConfig
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.errors import RestartableError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.attempt import MembersAttempt
 from jetlet.jobs.members.launcher import ProcessLauncher
@@ -138,7 +139,7 @@ def run_spoiled(monkeypatch):
 
         dag = endless(sink)
         layout = Layout(dag, 1, lambda: 2)
-        runner = MembersRunner(layout, ProcessLauncher, workers=1, use_tcp=True)
+        runner = MembersRunner(layout, ProcessLauncher, tuning=Tuning(1), use_tcp=True)
         job = Job(dag, JobConfig(link_timeout=TIMEOUT), runner)
         with caplog.at_level(logging.INFO):
             job.start()

@@ -19,6 +19,7 @@ from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import SingleTargetEdge
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.shared_event_loop import SharedEventLoop
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.launcher import ProcessLauncher
@@ -183,7 +184,7 @@ def test_job_starts_while_a_stranger_is_at_the_coordinators_door():
     dag.new_vertex("v", Nothing)
     launcher = LateLauncher()
     layout = Layout(dag, 1, lambda: 2)
-    runner = MembersRunner(layout, lambda: launcher, workers=1, use_tcp=True)
+    runner = MembersRunner(layout, lambda: launcher, tuning=Tuning(1), use_tcp=True)
     job = Job(dag, JobConfig(), runner)
     job.start()
     assert launcher.started.wait(PROMPT)

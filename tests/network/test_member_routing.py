@@ -344,9 +344,6 @@ def test_watermarks_over_the_network_hold_what_they_promise(members, up, down, q
 
 
 def test_edges_that_cannot_work_on_several_members_are_refused():
-    dag = two_vertices(Seen(), 1, 1, lambda edge: edge.isolated().distributed())
-    with pytest.raises(InvalidDagError, match=r"write \.isolated\(\) without"):
-        ExecutionPlan(dag, member_count=2)
     dag = DAG()
     source = dag.new_vertex("source", Numbers)
     dag.edge(between(source, dag.vertex(Vertex("one", Seen().processor, is_single=True))))

@@ -12,6 +12,7 @@ import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.errors import JetletError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.launcher import ProcessLauncher
@@ -128,7 +129,7 @@ def test_job_runs_over_tls(tls):
         agg.counting()
     ).write_to(out)
     dag = p.plan(default_parallelism=1)
-    runner = MembersRunner(Layout(dag, 1, lambda: 2), ProcessLauncher, workers=1, tls=tls)
+    runner = MembersRunner(Layout(dag, 1, lambda: 2), ProcessLauncher, tuning=Tuning(1), tls=tls)
     job = Job(dag, JobConfig(), runner)
     job.start()
     job.join(60)

@@ -52,20 +52,21 @@ def jetlet(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["doubling_tasks.py", "doubling_tasks.py:app"])
-def test_tasks_run_without_naming_the_engine(jetlet, target):
-    done = jetlet("run", target)
+def test_tasks_run_by_the_name_of_their_file(jetlet, target):
+    done = jetlet("run", target, "--on", "embedded")
     assert done.exit_code == 0, done.output
     assert "doubling completed" in done.stderr
     assert "10 items read" in done.stderr
 
 
 def test_options_of_the_embedded_engine_are_for_tasks_too(jetlet):
-    done = jetlet("run", "doubling_tasks.py", "--workers", "2")
+    done = jetlet("run", "doubling_tasks.py", "--on", "embedded", "--workers", "2")
     assert done.exit_code == 0, done.output
 
 
-def test_streams_in_memory_are_refused_on_spark(jetlet):
-    done = jetlet("run", "doubling_tasks.py", "--on", "spark")
+@pytest.mark.parametrize("options", [(), ("--on", "spark")])
+def test_streams_in_memory_are_refused_on_spark_where_tasks_run_by_default(jetlet, options):
+    done = jetlet("run", "doubling_tasks.py", *options)
     assert done.exit_code == 2
     assert "systems.in_memory() lives in one process" in done.stderr
 

@@ -366,7 +366,7 @@ def test_metrics_have_a_row_for_each_stream_and_the_container(engine, memory):
 def test_run_waits_for_the_end(memory):
     memory.send_all("in", range(3))
     memory.end("in")
-    job = application(Copy, memory).run(JobConfig(name="once"))
+    job = application(Copy, memory).run("embedded", JobConfig(name="once"))
     assert (job.name, job.status) == ("once", JobStatus.COMPLETED)
 
 

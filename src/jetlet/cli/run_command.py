@@ -12,7 +12,6 @@ from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
 from jetlet.cli.failures import Refused, describe, format_cause
@@ -34,7 +33,6 @@ from jetlet.core.dag import DAG
 from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
 from jetlet.running import ENGINES, make_engine, planned_for_spark
-from jetlet.tasks.application import TaskApplication
 
 if TYPE_CHECKING:
     from jetlet.cli.control_server import ControlServer
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from jetlet.metrics import MetricsServer
 
 BELONGS_TO = {
-    "workers": "embedded",
     "master": "spark",
     "spark_conf": "spark",
 }
@@ -80,7 +77,7 @@ class _Run(TakesArguments):
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="embedded: cooperative threads per process.",
+    help="Cooperative threads of a process, or of a task on Spark.",
 )
 @click.option(
     "--master",
@@ -188,7 +185,6 @@ def run(
             if metrics_port is not None:
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target, pairs, arguments_behind(ctx))
-            on = _engine_of(loaded, on, ctx)
             what = _planned(loaded, on)
             is_batch = _is_batch_on_spark(what, on, streaming)
             settings = snapshot_settings(engine_options, loaded.what, is_batch_on_spark=is_batch)
@@ -222,12 +218,6 @@ def _serve(host: str, port: int) -> MetricsServer:
         raise Refused(f"--metrics-port {port}: {error}") from error
     _say(f"metrics at {server.url}")
     return server
-
-
-def _engine_of(loaded: Loaded, on: str, ctx: click.Context) -> str:
-    """The engine that was asked for; that of tasks is another one if none was."""
-    is_default = ctx.get_parameter_source("on") is ParameterSource.DEFAULT
-    return "embedded" if is_default and isinstance(loaded.what, TaskApplication) else on
 
 
 def _planned(loaded: Loaded, on: str) -> DAG | Plannable:

@@ -119,6 +119,12 @@ class DAG:
             self._check_ordinals(
                 vertex, "outbound", [e.source_ordinal for e in self.outbound(vertex)]
             )
+        for edge in self._edges:
+            if edge.is_distributed and edge.routing is Routing.ISOLATED:
+                raise InvalidDagError(
+                    f"{edge}: items of an isolated edge stay with their processor, so they cannot "
+                    f"go to another member; write .isolated() without .distributed()"
+                )
         self._topological_order()
 
     @staticmethod

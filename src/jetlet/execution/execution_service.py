@@ -13,7 +13,7 @@ from typing import Any
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.garbage import spared_collector
-from jetlet.execution.idle import COOPERATIVE_BACKOFF, BackoffIdleStrategy, IdleStrategy
+from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff, BackoffIdleStrategy, IdleStrategy
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.worker import (
     BlockingWorker,
@@ -223,6 +223,7 @@ class ExecutionService:
         *,
         name: str = "jetlet",
         clock: Clock = SYSTEM_CLOCK,
+        backoff: Backoff = COOPERATIVE_BACKOFF,
         make_idle_strategy: Callable[[], IdleStrategy] | None = None,
     ) -> None:
         count = default_worker_count() if workers is None else workers
@@ -235,7 +236,7 @@ class ExecutionService:
         self._next = 0
         self._is_shut_down = threading.Event()
         if make_idle_strategy is None:
-            make_idle_strategy = lambda: BackoffIdleStrategy(*COOPERATIVE_BACKOFF)
+            make_idle_strategy = lambda: BackoffIdleStrategy(*backoff)
         self.started_ns = clock.monotonic_ns()
         self.workers = [
             CooperativeWorker(

@@ -6,9 +6,13 @@ import threading
 import time
 from typing import Protocol
 
-COOPERATIVE_BACKOFF = (25e-6, 1e-3)
+from jetlet.errors import InvalidArgumentError
+
+Backoff = tuple[float, float]
+
+COOPERATIVE_BACKOFF: Backoff = (25e-6, 1e-3)
 """First and longest sleep of a cooperative worker, in seconds."""
-BLOCKING_BACKOFF = (50e-6, 5e-3)
+BLOCKING_BACKOFF: Backoff = (50e-6, 5e-3)
 """The same for a thread with a single, non-cooperative tasklet."""
 MAX_DUTY = 40
 """A worker that finds nothing to do sleeps up to this many times longer than it was busy."""
@@ -16,6 +20,16 @@ RESTING = 50e-3
 """Longest sleep of a worker whose tasklets all wait to be woken, in seconds."""
 PARKED = 0.1
 """Longest sleep of a worker that has no tasklets, in seconds; it is woken when it gets one."""
+
+
+def check_backoff(backoff: Backoff) -> None:
+    """Refuse limits between which nothing lies."""
+    first, longest = backoff
+    if not 0 < first <= longest:
+        raise InvalidArgumentError(
+            f"backoff={backoff!r}: write the first and the longest pause of a worker that has "
+            f"nothing to do, in seconds, such as (25e-6, 1e-3)"
+        )
 
 
 class IdleStrategy(Protocol):

@@ -422,11 +422,6 @@ class ExecutionPlan:
 def _check_members(dag: DAG) -> None:
     """Refuse edges that cannot work when the job has several members."""
     for edge in dag.edges:
-        if edge.is_distributed and edge.routing is Routing.ISOLATED:
-            raise InvalidDagError(
-                f"{edge}: items of an isolated edge stay with their processor, so they cannot go "
-                f"to another member; write .isolated() without .distributed()"
-            )
         if edge.dest.is_single and not edge.source.is_single and not edge.is_distributed:
             raise InvalidDagError(
                 f"{edge}: the only processor of {edge.dest.name!r} is on one member, and items of "

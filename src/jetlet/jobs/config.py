@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import check_saves
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
+from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.snapshots.context import GUARANTEES, NONE
 
+logger = logging.getLogger("jetlet.job")
+
+OF_SNAPSHOTS = (
+    "snapshot_interval",
+    "keep_snapshots",
+    "start_fresh",
+    "allow_changed_stages",
+    "allow_older_snapshot",
+)
+OF_RESTARTS = ("max_restarts", "restart_pause", "max_restart_pause")
+OF_MEMBERS = ("link_timeout", "packet_size")
 MIN_LINK_TIMEOUT = 2.0
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
@@ -59,6 +73,13 @@ class JobConfig:
     link_timeout: float = 10.0
     """Seconds within which it is noticed that nothing comes over the connection of two members, or
     of one with the submitting process. Then the job fails, or restarts if it has snapshots."""
+    packet_size: int = PACKET_LIMIT
+    """Bytes that a packet from one member to another should have at the most. Larger ones cost less
+    for each item, smaller ones come sooner."""
+    call_budget: float | None = None
+    """Seconds that a call of a processor should take: as many items are handed to it as it manages
+    in that time. By default 1 ms, and 50 ms in a batch on Spark, where nobody waits for single
+    items."""
     suspend_on_failure: bool = False
     """Suspend the job when it fails, so that it can be resumed from its last snapshot."""
     streaming: str | None = None
@@ -85,6 +106,12 @@ class JobConfig:
                 raise InvalidArgumentError(
                     f"{name} is in seconds and positive, not {getattr(self, name)}"
                 )
+        if self.packet_size < 1:
+            raise InvalidArgumentError(f"packet_size is in bytes, not {self.packet_size}")
+        if self.call_budget is not None and self.call_budget <= 0:
+            raise InvalidArgumentError(
+                f"call_budget is in seconds and positive, not {self.call_budget}"
+            )
         if self.link_timeout < MIN_LINK_TIMEOUT:
             raise InvalidArgumentError(
                 f"link_timeout must be {MIN_LINK_TIMEOUT} s or more, not {self.link_timeout}: "
@@ -99,6 +126,21 @@ class JobConfig:
                 "suspend_on_failure=True is for jobs that can be resumed from a snapshot: write "
                 'processing_guarantee="exactly-once", too'
             )
+
+    def call_target_ns(self, default: int) -> int:
+        """The call budget, in nanoseconds."""
+        return default if self.call_budget is None else round(self.call_budget * 1e9)
+
+    def tell_ignored(self, names: Iterable[str], where: str) -> None:
+        """Log which of these settings were made, since they have no effect ``where`` it runs."""
+        defaults = {field.name: field.default for field in fields(self)}
+        made = [
+            f"{name}={getattr(self, name)!r}"
+            for name in names
+            if getattr(self, name) != defaults[name]
+        ]
+        if made:
+            logger.warning("%s has no effect on %s", ", ".join(made), where)
 
     def check_directory(self, dag: DAG | None = None) -> None:
         """Refuse what needs snapshots where there is no place for them, or what has none.
@@ -119,6 +161,7 @@ class JobConfig:
             if dag is not None and self.processing_guarantee != NONE:
                 check_saves(dag, f"when the job, which runs {self.processing_guarantee}, restarts")
             return
+        self.tell_ignored(OF_SNAPSHOTS, "a job without a snapshot_dir, which takes no snapshots")
         if self.processing_guarantee != NONE:
             what = f"processing_guarantee={self.processing_guarantee!r}"
         elif self.initial_snapshot is not None:

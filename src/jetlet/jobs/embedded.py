@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, JetletError, JobFailedError, PlanningError
 from jetlet.execution.execution_service import ExecutionService
+from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.plan_run import PlanRun
+from jetlet.execution.processor_tasklet import CALL_TARGET_NS
+from jetlet.execution.tuning import Tuning
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.engine import EngineJobs, Plannable, dag_of
@@ -29,12 +33,18 @@ class EmbeddedEngine:
     With ``members=N`` a job runs in N processes that it starts and ends: that is how it uses more
     than one core where Python's threads cannot.
 
-    Jobs submitted to one engine share its workers. Use it in a ``with`` block: leaving it cancels
+    Jobs submitted to one engine share its workers; ``backoff`` is the first and the longest pause,
+    in seconds, of one that has nothing to do. Use it in a ``with`` block: leaving it cancels
     what still runs and ends every thread.
     """
 
     def __init__(
-        self, members: int = 1, *, workers: int | None = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        members: int = 1,
+        *,
+        workers: int | None = None,
+        backoff: Backoff = COOPERATIVE_BACKOFF,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if members < 1:
             raise InvalidArgumentError(f"members must be at least 1, not {members}")
@@ -44,11 +54,12 @@ class EmbeddedEngine:
                 f"time: write members=1 with a clock"
             )
         self._members = members
-        self._workers = workers
+        self._tuning = Tuning(workers, backoff)
         self._clock = clock
         self._service = ExecutionService(
             workers,
             clock=clock,
+            backoff=backoff,
             # A clock that runs by itself may want to know when there is nothing to do.
             make_idle_strategy=getattr(clock, "make_idle_strategy", None),
         )
@@ -81,9 +92,12 @@ class EmbeddedEngine:
             from jetlet.jobs.members.launcher import ProcessLauncher
             from jetlet.jobs.members.runner import MembersRunner
 
-            runner = MembersRunner(
-                layout, ProcessLauncher, workers=self._workers, service=self._service
+            tuning = replace(
+                self._tuning,
+                call_target_ns=config.call_target_ns(CALL_TARGET_NS),
+                packet_size=config.packet_size,
             )
+            runner = MembersRunner(layout, ProcessLauncher, tuning=tuning, service=self._service)
         job = Job(dag, config, runner, self._jobs.forget, self._service, snapshots)
         return self._jobs.start(job)
 
@@ -154,6 +168,7 @@ class _EmbeddedRunner:
             send_to_client=run.send_to_client,
             snapshots=None if local is None else local.member,
             restore=None if local is None else local.restore,
+            call_target_ns=run.config.call_target_ns(CALL_TARGET_NS),
         )
         plan_run = PlanRun(
             self._service,

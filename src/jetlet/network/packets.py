@@ -15,10 +15,8 @@ from typing import Any
 from jetlet.core.arguments import error_line
 from jetlet.core.pickling import dump
 from jetlet.errors import JetletError
+from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.network.connection import MAX_MESSAGE
-
-PACKET_LIMIT = 16 * 1024
-"""Bytes that a packet should have at the most; it has more only if a single item does."""
 
 _HEADER = struct.Struct("!HII")  # edge, items, number of buffers
 _LENGTH = struct.Struct("!Q")

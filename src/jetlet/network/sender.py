@@ -13,6 +13,7 @@ from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbox import shorten
 from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.metrics.edge_metrics import EdgeMetrics
 from jetlet.network.connection import DATA
 from jetlet.network.packets import (
@@ -49,7 +50,13 @@ class SenderTasklet(Tasklet):
     """
 
     def __init__(
-        self, edge: int, name: str, member: int, inbound: InboundEdge, outlet: Outlet
+        self,
+        edge: int,
+        name: str,
+        member: int,
+        inbound: InboundEdge,
+        outlet: Outlet,
+        packet_size: int = PACKET_LIMIT,
     ) -> None:
         super().__init__()
         self.name = f"{name} to member {member}"
@@ -59,7 +66,7 @@ class SenderTasklet(Tasklet):
         self._edge = edge
         self._inbound = inbound
         self._outlet = outlet
-        self._builder = PacketBuilder(edge)
+        self._builder = PacketBuilder(edge, packet_size)
         self._batch: Sequence[Any] = ()
         self._at = 0
         self._special: SpecialItem | None = None

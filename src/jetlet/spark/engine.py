@@ -7,6 +7,7 @@ soon as this module is there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK
@@ -15,7 +16,10 @@ from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.pickling import check_picklable
 from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
-from jetlet.jobs.config import JobConfig
+from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff
+from jetlet.execution.processor_tasklet import CALL_TARGET_NS
+from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, Tuning
+from jetlet.jobs.config import OF_MEMBERS, OF_RESTARTS, OF_SNAPSHOTS, JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.snapshots.context import NONE
@@ -55,6 +59,10 @@ class SparkEngine:
 
     Streams, and applications of tasks, run on members: tasks that live as long as the job does, one
     for each slot that Spark has, or ``members`` of them.
+
+    ``workers`` is how many threads each task or member has for processors, which pays where they
+    do not share a lock of Python's; ``backoff`` the first and the longest pause, in seconds, of one
+    that has nothing to do.
     """
 
     def __init__(
@@ -64,6 +72,8 @@ class SparkEngine:
         config: Mapping[str, object] | None = None,
         app_name: str | None = None,
         members: int | None = None,
+        workers: int = 1,
+        backoff: Backoff = COOPERATIVE_BACKOFF,
     ) -> None:
         if members is not None and members < 1:
             raise InvalidArgumentError(f"members must be at least 1, not {members}")
@@ -72,6 +82,7 @@ class SparkEngine:
                 "SparkEngine(session=...) uses the session as it is: leave out master, config and "
                 "app_name"
             )
+        self._tuning = Tuning(workers, backoff)
         self._started = self._start(master, session, config, app_name)
         self._members = members
         self._layouts: dict[Job, Layout] = {}
@@ -148,13 +159,17 @@ class SparkEngine:
                 f"initial_snapshot={config.initial_snapshot!r}: a batch job on Spark takes no "
                 f"snapshots and begins with none: leave it out, or write streaming={MEMBERS!r}"
             )
+        config.tell_ignored(
+            ("snapshot_dir", *OF_SNAPSHOTS, *OF_RESTARTS, *OF_MEMBERS),
+            "a batch on Spark, which runs failed tasks again by itself",
+        )
         from jetlet.spark.batch.runner import SparkRunner
 
         check_picklable(dag, BY_VALUE)
         width = self._width(dag, config)
         has_frames = any(frame_source(v) or frame_sink(v) for v in dag)
         spark = self.session if has_frames else lean_session(self.session)
-        runner = SparkRunner(spark, dag, width, self._accumulator)
+        runner = SparkRunner(spark, dag, width, self._task_tuning(config), self._accumulator)
         job = Job(dag, config, runner, self._forget)
         for sink in runner.frame_sinks:
             sink.expect(job.id)
@@ -164,10 +179,18 @@ class SparkEngine:
         from jetlet.spark.micro_batch.job import micro_batch_job
         from jetlet.spark.micro_batch.plan import BatchPlan
 
+        config.tell_ignored(
+            (*(name for name in OF_SNAPSHOTS if name != "start_fresh"), *OF_MEMBERS),
+            "a job in micro-batches, each of which is a snapshot",
+        )
         plan = BatchPlan(dag)
         check_picklable(plan.dag, BY_VALUE)
         width = self._width(plan.dag, config)
-        return micro_batch_job(self.session, dag, plan, width, config, self._forget)
+        tuning = self._task_tuning(config)
+        return micro_batch_job(self.session, dag, plan, width, tuning, config, self._forget)
+
+    def _task_tuning(self, config: JobConfig) -> Tuning:
+        return replace(self._tuning, call_target_ns=config.call_target_ns(BATCH_CALL_TARGET_NS))
 
     def _job_on_members(self, dag: DAG, config: JobConfig) -> Job:
         """A job on long-lived tasks. Each is a member with a worker of its own."""
@@ -190,7 +213,11 @@ class SparkEngine:
         runner = MembersRunner(
             layout,
             lambda: HostedMembers(lean_session(self.session), name),
-            workers=1,
+            tuning=replace(
+                self._tuning,
+                call_target_ns=config.call_target_ns(CALL_TARGET_NS),
+                packet_size=config.packet_size,
+            ),
             host=host,
             known_as=known_as,
             use_tcp=True,

@@ -180,13 +180,11 @@ class TaskApplication:
             )
         return assign_tasks(owned, self.config.grouping, shared)
 
-    def run(
-        self, config: JobConfig | None = None, *, on: str = "embedded", **engine_options: Any
-    ) -> Job:
-        """Run until it ends, and return the job.
+    def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
+        """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.
 
-        ``on`` is ``"embedded"``, in this process, or ``"spark"``; ``members=N`` and other options
-        are those of :class:`~jetlet.EmbeddedEngine` or :class:`~jetlet.SparkEngine`.
+        ``members=N`` and other options are those of :class:`~jetlet.EmbeddedEngine` or
+        :class:`~jetlet.SparkEngine`.
         """
         from jetlet import running
 

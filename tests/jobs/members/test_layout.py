@@ -8,6 +8,7 @@ import pytest
 
 from jetlet import JobConfig, JobStatus, Pipeline, sinks, sources
 from jetlet.core.clock import SYSTEM_CLOCK
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.launcher import ProcessLauncher
 from jetlet.jobs.members.layout import Layout
@@ -59,7 +60,7 @@ def test_a_restart_with_another_number_of_members_goes_on_exactly(tmp_path):
             snapshot_interval=0.1,
             snapshot_dir=str(tmp_path / "state"),
         )
-        runner = MembersRunner(layout, ProcessLauncher, workers=1)
+        runner = MembersRunner(layout, ProcessLauncher, tuning=Tuning(1))
         snapshots = JobSnapshots(dag, "counting", config, layout, SYSTEM_CLOCK)
         job = Job(dag, config, runner, snapshots=snapshots)
         job.start()

@@ -11,6 +11,7 @@ import pytest
 
 from jetlet.core import DAG, Processor
 from jetlet.errors import JobFailedError, RestartableError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.jobs.members import members_coordinator
@@ -55,7 +56,7 @@ def job_with(launcher, count=2, dag=None, **options):
         dag = DAG("job")
         dag.new_vertex("v", Nothing)
     layout = Layout(dag, 1, lambda: count)
-    runner = MembersRunner(layout, lambda: launcher, workers=1, **options)
+    runner = MembersRunner(layout, lambda: launcher, tuning=Tuning(1), **options)
     job = Job(dag, JobConfig(), runner)
     job.start()
     return job

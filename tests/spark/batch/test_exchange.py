@@ -269,6 +269,26 @@ class TestReaders:
         assert readers[1].complete()
         assert [outbox.batches for outbox in outboxes] == [[["first"]], [["second"]]]
 
+    def test_readers_on_threads_of_their_own_share_the_rows(self):
+        rows = [(channel, dump([(channel, n)])) for channel in range(4) for n in range(500)]
+        stream = RowStream(batches(rows), {n: n for n in range(4)}, None)
+        got = {}
+
+        def read(rank):
+            outbox = Outbox()
+            reader = ExchangeReader(stream, rank, {rank: 0})
+            reader.init(outbox, ProcessorContext())
+            while not reader.complete():
+                pass
+            got[rank] = [item for batch in outbox.batches for item in batch]
+
+        threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == {rank: [(rank, n) for n in range(500)] for rank in range(4)}
+
     def test_a_broadcast_is_read_whole_by_each_task(self):
         def read():
             return BroadcastReader(lambda: [dump([1]), dump([2, 3])])

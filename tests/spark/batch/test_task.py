@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from dataclasses import replace
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -13,10 +14,11 @@ import pytest
 from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.vertex import ProcessorSupplier
+from jetlet.execution.tuning import Tuning
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark.batch import exchange
 from jetlet.spark.batch.exchange import COLUMNS, FIRST_CLIENT, METRICS
-from jetlet.spark.batch.fragment_spec import PickledSplits, is_repeatable, make_spec
+from jetlet.spark.batch.fragment_spec import TASK_TUNING, PickledSplits, is_repeatable, make_spec
 from jetlet.spark.batch.fragments import channel_order, cut
 from jetlet.spark.batch.task import FragmentTask, RunningTask
 from jetlet.spark.failure import TaskFailure, unpack
@@ -35,7 +37,8 @@ def no_thread_is_left():
 class LocalShuffle:
     """Runs the fragments of a DAG one after the other and moves rows as Spark would."""
 
-    def __init__(self, what, tasks=2):
+    def __init__(self, what, tasks=2, tuning=TASK_TUNING):
+        self.tuning = tuning
         self.dag = what if isinstance(what, DAG) else what.plan(default_parallelism=1)
         for vertex in self.dag:
             vertex.supplier.prepare(tasks * vertex.parallelism(1))
@@ -59,6 +62,7 @@ class LocalShuffle:
             clients=self.clients,
             frame_sinks={},
         )
+        spec = replace(spec, tuning=self.tuning)
         arrays = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
         types = [pa.int32(), pa.int64(), pa.int32(), pa.binary()]
         batch = pa.RecordBatch.from_arrays(list(map(pa.array, arrays, types)), names=COLUMNS)
@@ -98,6 +102,24 @@ class LocalShuffle:
     @property
     def collected(self):
         return reduce(list.__add__, self.items.values())
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_task_has_as_many_workers_as_were_asked_for(workers):
+    seen = set()
+
+    def note(item):
+        seen.update(t.name for t in threading.enumerate() if t.name.startswith("jetlet-task-w"))
+        return item
+
+    p = Pipeline("joined")
+    left = p.read_from(sources.items(range(300))).map(note)
+    right = p.read_from(sources.items(range(0, 300, 3))).map(lambda n: (n, "third"))
+    joined = left.hash_join(right, whole_item, lambda pair: pair[0], to_output=lambda a, b: a)
+    joined.grouping_key(lambda n: n % 7).aggregate(agg.counting()).write_to(sinks.collect())
+    done = LocalShuffle(p, tasks=2, tuning=Tuning(workers)).run()
+    assert sorted(done.collected) == [(k, len(range(k, 300, 7))) for k in range(7)]
+    assert seen == {f"jetlet-task-worker-{i}" for i in range(workers)}
 
 
 def test_fragments_in_several_tasks_give_what_the_pipeline_means():

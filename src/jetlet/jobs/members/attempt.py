@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jetlet.core.arguments import error_line
 from jetlet.errors import JetletError, JobFailedError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Run
 from jetlet.jobs.members.attempt_snapshots import AttemptSnapshots
 from jetlet.jobs.members.client_delivery import ClientDelivery
@@ -71,7 +72,7 @@ class AttemptConfig:
     count: int
     dag: bytes
     default_parallelism: int
-    workers: int | None
+    tuning: Tuning
     host: str
     known_as: str | None
     """What members call the host, if that is not its own name for itself."""
@@ -376,7 +377,7 @@ class MembersAttempt:
             job_name=self._run.job_name,
             run_id=self._run.id,
             default_parallelism=config.default_parallelism,
-            workers=config.workers,
+            tuning=config.tuning,
             processing_guarantee=self._run.config.processing_guarantee,
             addresses=addresses,
             stray_classes=config.stray_classes(),

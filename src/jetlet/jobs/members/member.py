@@ -34,6 +34,7 @@ from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.plan_run import PlanRun
 from jetlet.execution.shared_event_loop import SharedEventLoop
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.jobs.members.client_link import ClientLink
 from jetlet.jobs.members.launcher import Bootstrap
 from jetlet.jobs.members.messages import (
@@ -152,9 +153,7 @@ class Member:
         self._client = ClientLink(self._control, [v.name for v in dag.vertices])
         if not self._await_peers():
             return None
-        service = self._service = ExecutionService(
-            order.workers, name=f"jetlet-member-{self._index}"
-        )
+        service = self._service = order.tuning.service(f"jetlet-member-{self._index}")
         try:
             context = self._context(plan, order)
             run = self._plan_run = PlanRun(service, plan, context, self._await_start)
@@ -183,6 +182,7 @@ class Member:
         assert self._hub is not None
         assert self._client is not None
         self._edges.connections = self._hub.connections
+        self._edges.packet_size = order.tuning.packet_size
         restore = self._prepare_snapshots(plan, order)
         return RunContext(
             job_name=order.job_name,
@@ -194,6 +194,7 @@ class Member:
             network=self._edges,
             snapshots=self._snapshots,
             restore=restore,
+            call_target_ns=order.tuning.call_target_ns,
         )
 
     def _await_start(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:
@@ -417,11 +418,13 @@ class _NetworkEdges:
 
     def __init__(self) -> None:
         self.connections: Mapping[int, Connection] = {}
+        self.packet_size = PACKET_LIMIT
         self.senders: dict[tuple[int, int], SenderTasklet] = {}
         self.receivers: dict[int, ReceiverTasklet] = {}
 
     def sender(self, edge: int, member: int, name: str, inbound: InboundEdge) -> Tasklet:
-        tasklet = SenderTasklet(edge, name, member, inbound, self.connections[member])
+        wire = self.connections[member]
+        tasklet = SenderTasklet(edge, name, member, inbound, wire, self.packet_size)
         self.senders[edge, member] = tasklet
         return tasklet
 

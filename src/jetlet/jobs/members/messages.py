@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jetlet.execution.tuning import Tuning
 from jetlet.snapshots.context import ActiveSnapshot
 from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.format import SnapshotRecord
@@ -51,7 +52,7 @@ class Plan:
     job_name: str
     run_id: str
     default_parallelism: int
-    workers: int | None
+    tuning: Tuning
     processing_guarantee: str
     addresses: Mapping[int, str]
     stray_classes: tuple[tuple[str, str], ...]

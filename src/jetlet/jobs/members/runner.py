@@ -20,6 +20,7 @@ from jetlet.core.remote_failure import RemoteFailure
 from jetlet.core.vertex import Vertex
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.shared_event_loop import SharedEventLoop
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Run, Terminated
 from jetlet.jobs.members.attempt import AttemptConfig, MembersAttempt
 from jetlet.jobs.members.launcher import MemberLauncher
@@ -47,7 +48,7 @@ class MembersRunner:
         layout: Layout,
         launcher: Callable[[], MemberLauncher],
         *,
-        workers: int | None,
+        tuning: Tuning,
         host: str = "127.0.0.1",
         known_as: str | None = None,
         use_tcp: bool = False,
@@ -62,7 +63,7 @@ class MembersRunner:
             count=layout.members,
             dag=dump_dag(layout.dag, code),
             default_parallelism=layout.default_parallelism,
-            workers=workers,
+            tuning=tuning,
             host=host,
             known_as=known_as,
             stray_classes=lambda: stray_classes(code),

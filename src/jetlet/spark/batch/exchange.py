@@ -337,7 +337,8 @@ def _content_hash(item: Any, vertex: str) -> int:
 class RowStream:
     """The rows that Spark hands to a task, shared by its readers.
 
-    Rows are sorted by the rank of their channel; there is a reader for each rank.
+    Rows are sorted by the rank of their channel; there is a reader for each rank, perhaps on a
+    thread of its own.
     """
 
     def __init__(
@@ -350,26 +351,35 @@ class RowStream:
         self._ranks = ranks
         self._pass_on = pass_on
         self._head: tuple[int, bytes] | None = None
-        self.rank: float = -1
+        self._rank: float = -1
         """Of the row that is next; infinite at the end."""
+        self._lock = threading.Lock()
 
-    def advance(self) -> None:
+    def take(self, rank: int) -> tuple[int, bytes] | None:
+        """The next row, if it is one of this rank."""
+        with self._lock:
+            if self._rank < 0:
+                self._advance()
+            if self._rank != rank:
+                return None
+            head, self._head, self._rank = self._head, None, -1
+            return head
+
+    def is_past(self, rank: int) -> bool:
+        """True if there are no more rows of this rank."""
+        return self._rank > rank
+
+    def _advance(self) -> None:
         """Go to the next row with items; messages are passed on."""
         for channel, payload in self._rows:
             if channel < 0:
                 self._pass_on(channel, payload)
             elif payload:
                 self._head = (channel, payload)
-                self.rank = self._ranks[channel]
+                self._rank = self._ranks[channel]
                 return
         self._head = None
-        self.rank = math.inf
-
-    def take(self) -> tuple[int, bytes]:
-        """The row, which is then forgotten; ``advance`` before the next one."""
-        assert self._head is not None
-        head, self._head, self.rank = self._head, None, -1
-        return head
+        self._rank = math.inf
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
@@ -398,12 +408,10 @@ class ExchangeReader(Processor):
     def complete(self) -> bool:
         if self._batch is None:
             if self._at >= len(self._items):
-                stream = self._stream
-                if stream.rank < 0:
-                    stream.advance()
-                if stream.rank != self._rank:
-                    return stream.rank > self._rank  # all is read, or it is another's turn
-                channel, payload = stream.take()
+                row = self._stream.take(self._rank)
+                if row is None:
+                    return self._stream.is_past(self._rank)  # or it is another's turn
+                channel, payload = row
                 self._ordinal = self._ordinals[channel]
                 self._items, self._at = self._load(channel, payload), 0
             self._batch = self._items[self._at : self._at + BATCH_SIZE]

@@ -13,6 +13,7 @@ from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.processor import Processor
 from jetlet.core.traits import Repeats, State
 from jetlet.core.vertex import SplitSupplier, Vertex
+from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, Tuning
 from jetlet.spark.batch.exchange import OutputPort
 from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order, cut, is_broadcast
 from jetlet.spark.frames import frame_source
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 READER = "exchange"
 """Name of the vertex that feeds a fragment with what was shuffled to it."""
+
+TASK_TUNING = Tuning(1, call_target_ns=BATCH_CALL_TARGET_NS)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class FragmentSpec:
     """Vertices that have nothing to carry from one micro-batch to the next."""
     frame_source: tuple[str, str] | None = None
     """The vertex whose items are the rows of a DataFrame, if there is one, and their form."""
+    tuning: Tuning = TASK_TUNING
 
     @property
     def stand_ins(self) -> set[str]:

@@ -12,7 +12,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from jetlet.errors import (
     JobCancelledError,
     JobFailedError,
 )
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.spark.batch.exchange import (
@@ -76,11 +77,13 @@ class SparkRunner:
         spark: SparkSession,
         dag: DAG,
         width: Width,
+        tuning: Tuning,
         accumulator: Any = None,
         fragments: list[Fragment] | None = None,
     ) -> None:
         self._spark = spark
         self._dag = dag
+        self._tuning = tuning
         self.fragments = fragments_of(dag) if fragments is None else fragments
         self._tasks = {f: self._task_count(f, width) for f in self.fragments}
         self._channel_order = {f: channel_order(dag, f) for f in self.fragments}
@@ -291,7 +294,7 @@ class SparkRunner:
             },
             is_frame=self._is_frame(fragment),
         )
-        return dumps(spec)
+        return dumps(replace(spec, tuning=self._tuning))
 
     def _schemas(self, fragment: Fragment) -> dict[int, StructType]:
         """The columns of the DataFrames that sinks of the fragment make, by channel."""

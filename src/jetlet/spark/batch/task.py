@@ -19,7 +19,7 @@ from jetlet.core.pickling import dump
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import Vertex
 from jetlet.errors import JobFailedError
-from jetlet.execution.execution_service import Execution, ExecutionService
+from jetlet.execution.execution_service import Execution
 from jetlet.execution.failure import outcome
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.plan_run import PlanRun
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 Payloads = Callable[[], Iterable[bytes]]
 Make = Callable[[], Processor]
-
-CALL_TARGET_NS = 50_000_000
-"""Calls of processors may take this long: nobody waits for single items of a task."""
 
 
 class FragmentTask:
@@ -129,7 +126,7 @@ class RunningTask:
             member_count=self._member_count(),
             partition_count=spec.partition_count,
         )
-        service = ExecutionService(1, name="jetlet-task")
+        service = spec.tuning.service("jetlet-task")
         run = self._plan_run = PlanRun(service, plan, self._context(), self._attach)
         execution = run.execution
         output.wake = partial(_wake, execution)
@@ -175,7 +172,7 @@ class RunningTask:
             attempt=self._attempt,
             report=self._report,
             send_to_client=self._clients.send,
-            call_target_ns=CALL_TARGET_NS,
+            call_target_ns=self._spec.tuning.call_target_ns,
         )
 
     def _report(self, vertex: str, message: Any) -> None:

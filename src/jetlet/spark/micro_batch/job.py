@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.snapshots.job_snapshots import JobSnapshots, absolute
@@ -29,6 +30,7 @@ def micro_batch_job(
     dag: DAG,
     plan: BatchPlan,
     width: Width,
+    tuning: Tuning,
     config: JobConfig,
     on_done: Callable[[Job], None],
 ) -> Job:
@@ -65,7 +67,7 @@ def micro_batch_job(
     history = BatchHistory(BatchLog(directory, name), name, config)
     snapshots = None if is_temporary else cast(JobSnapshots, history)
     try:
-        runner = MicroBatchRunner(spark, plan, width, history)
+        runner = MicroBatchRunner(spark, plan, width, tuning, history)
     except BaseException:
         if is_temporary:
             shutil.rmtree(directory, ignore_errors=True)

@@ -25,6 +25,7 @@ from jetlet.core.arguments import error_line
 from jetlet.core.items import Watermark
 from jetlet.core.processor import different_state
 from jetlet.errors import JobCancelledError, JobFailedError, SnapshotError
+from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.snapshots.fit import definitions
@@ -63,10 +64,15 @@ class MicroBatchRunner(SparkRunner):
     """Runs one job in micro-batches."""
 
     def __init__(
-        self, spark: SparkSession, plan: BatchPlan, width: Width, history: BatchHistory
+        self,
+        spark: SparkSession,
+        plan: BatchPlan,
+        width: Width,
+        tuning: Tuning,
+        history: BatchHistory,
     ) -> None:
         self._plan = plan
-        super().__init__(spark, plan.dag, width, fragments=plan.fragments)
+        super().__init__(spark, plan.dag, width, tuning, fragments=plan.fragments)
         self._stream = self._open_stream(plan)
         self._history = history
         self._log = history.log

@@ -168,7 +168,8 @@ class InMemorySystem(System):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(
-            "systems.in_memory() lives in one process: run with one member, or use systems.log()"
+            'systems.in_memory() lives in one process: run with on="embedded" and one member, or '
+            "use systems.log()"
         )
 
     def __repr__(self) -> str:
