@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetlet.core import DONE, Watermark
-from jetlet.execution.queue import BoundedQueue
+from jetlet.execution.queue import WHOLE, BoundedQueue
 from jetlet.execution.tasklet import Waker
 
 
@@ -111,16 +111,16 @@ def test_offering_wakes_the_consumer_and_polling_the_producer():
 
 
 OPERATIONS = st.one_of(
-    st.tuples(st.just("offer"), st.integers(1, 12)),
+    st.tuples(st.just("offer"), st.sampled_from([*range(1, 13), 50, 170])),
     st.tuples(st.just("special"), st.none()),
     st.tuples(st.just("poll"), st.integers(1, 12)),
 )
 
 
 @settings(max_examples=300)
-@given(st.integers(1, 10), st.lists(OPERATIONS, max_size=60))
-def test_queue_is_first_in_first_out_and_never_over_its_capacity(capacity, operations):
-    queue, model = BoundedQueue(capacity), deque()
+@given(st.integers(1, 10), st.booleans(), st.lists(OPERATIONS, max_size=60))
+def test_queue_is_first_in_first_out_and_never_over_its_bound(capacity, takes_whole, operations):
+    queue, model = BoundedQueue(capacity, takes_whole=takes_whole), deque()
     number = 0
     pending, start = [], 0  # as a producer does: what was not accepted is offered again
     for name, argument in operations:
@@ -128,13 +128,15 @@ def test_queue_is_first_in_first_out_and_never_over_its_capacity(capacity, opera
             if start == len(pending):
                 pending, start = list(range(number, number + argument)), 0
                 number += argument
-            room = capacity - len(model)
+            room = max(0, capacity - len(model))
+            if takes_whole and not model:
+                room = WHOLE * capacity
             left = len(pending) - start
             accepted = queue.offer(pending, start)
             assert accepted <= min(room, left)
             if left <= room:
                 assert accepted == left
-            elif room == capacity:
+            elif not model:
                 assert accepted > 0, "an empty queue must take something"
             model.extend(pending[start : start + accepted])
             start += accepted
@@ -155,7 +157,7 @@ def test_queue_is_first_in_first_out_and_never_over_its_capacity(capacity, opera
             else:
                 assert 0 < len(entry) <= argument
                 assert list(entry) == [model.popleft() for _ in entry]
-        assert len(queue) == len(model) <= capacity
+        assert len(queue) == len(model) <= capacity * (WHOLE if takes_whole else 1)
         assert queue.is_empty() == (not model)
 
 

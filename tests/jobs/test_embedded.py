@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -297,3 +298,70 @@ def test_fast_source_waits_for_a_slow_sink(engine, kit, routing):
         assert taken == [made[0]] * parallelism
     else:
         assert sum(taken) == made[0]
+
+
+# --- Memory -----------------------------------------------------------------------------------
+
+
+class Large:
+    """An item of which there should never be many at a time."""
+
+    live = most = 0
+
+    def __init__(self):
+        Large.live += 1
+        Large.most = max(Large.most, Large.live)
+
+    def __del__(self):
+        Large.live -= 1
+
+
+class LargeBatches(Processor):
+    """A source of batches that are larger than any queue."""
+
+    size, count = 5_000, 40
+
+    def __init__(self):
+        self._left = self.count
+        self._batch = None
+
+    def complete(self):
+        if self._batch is None:
+            if not self._left:
+                return True
+            self._left -= 1
+            self._batch = [Large() for _ in range(self.size)]
+        if self.outbox.offer_batch(self._batch):
+            self._batch = None
+        return False
+
+
+class InPieces(Processor):
+    def process(self, ordinal, inbox):
+        while (item := inbox.peek()) is not None and self.outbox.offer(item):
+            inbox.poll()
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_memory_is_bounded_however_many_large_batches_go_through(parallelism):
+    Large.live = Large.most = 0
+    taken = []
+    dag = DAG("large")
+    source = dag.new_vertex("source", LargeBatches, 1)
+    middle = dag.new_vertex("middle", InPieces, parallelism)
+    sink = dag.new_vertex("sink", partial(Forget, taken), 1)
+    dag.edge(between(source, middle).queue_size(64)).edge(between(middle, sink).queue_size(64))
+    with EmbeddedEngine(workers=1) as engine:
+        engine.submit(dag).join(PROMPT)
+    assert sum(taken) == LargeBatches.size * LargeBatches.count
+    # A batch being made, one on its way, and for each that follows a queue, an inbox and buffers.
+    bound = 2 * LargeBatches.size + (parallelism + 1) * (2 * 16 * 64 + 2 * 2048)
+    assert Large.most <= bound < LargeBatches.size * LargeBatches.count / 5
+
+
+class Forget(Processor):
+    def __init__(self, taken):
+        self._taken = taken
+
+    def process(self, ordinal, inbox):
+        self._taken.append(len(inbox.take()))

@@ -9,6 +9,9 @@ from typing import Any
 from jetlet.core.items import SpecialItem
 from jetlet.execution.tasklet import Waker
 
+WHOLE = 16
+"""How many times its capacity an empty queue may take at once."""
+
 
 class BoundedQueue:
     """A queue from one producer to one consumer that carries batches and counts items.
@@ -18,15 +21,16 @@ class BoundedQueue:
     batched. When a batch does not fit, as much as fits is taken; but not less than a quarter of
     the capacity, so that a nearly full queue does not grind batches into crumbs.
 
-    With ``takes_whole`` an empty queue takes a whole batch, however large: it is in memory anyway.
-    So it need not be cut up, nor its producer wait while a consumer on the same thread works it
-    off bit by bit. What is queued up beyond that is bounded as ever.
+    With ``takes_whole`` an empty queue takes a larger batch in one piece, up to ``WHOLE`` times its
+    capacity: it is in memory anyway. So it need not be cut up, nor its producer wait while a
+    consumer on the same thread works it off bit by bit. That is the most that it ever holds.
     """
 
     __slots__ = (
         "_added",
         "_entries",
         "_head",
+        "_most",
         "_pos",
         "_quantum",
         "_removed",
@@ -41,6 +45,7 @@ class BoundedQueue:
         self.capacity = capacity
         # So much room means that it is empty; there is never more than its capacity.
         self._whole_at = capacity if takes_whole else capacity + 1
+        self._most = capacity * WHOLE
         self.consumer: Waker | None = None
         """Woken when something is offered; set where the consumer may be asleep by then."""
         self.producer: Waker | None = None
@@ -72,7 +77,9 @@ class BoundedQueue:
         if self.is_closed:
             return left
         room = self.capacity - self._added + self._removed
-        if left <= room or room == self._whole_at:
+        if room == self._whole_at:
+            room = self._most
+        if left <= room:
             self._entries.append(batch[start:] if start else batch)
         else:
             if room < self._quantum:
