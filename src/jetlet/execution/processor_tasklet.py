@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE as DONE_ITEM
-from jetlet.core.items import IDLE, SnapshotBarrier, Watermark
+from jetlet.core.items import IDLE, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import ProcessorContractError
 from jetlet.execution import progress_state as progress
@@ -366,7 +366,7 @@ class ProcessorTasklet(Tasklet):
                 if not edge.is_restore:
                     edge.close()
 
-    def _observe(self, edge: InboundEdge, special: Any) -> None:
+    def _observe(self, edge: InboundEdge, special: SpecialItem) -> None:
         if isinstance(special, Watermark):
             if self._coalescer.has_idle_inputs:
                 for other in self._edges:

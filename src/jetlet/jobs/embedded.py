@@ -19,7 +19,7 @@ from jetlet.execution.tuning import Tuning
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.engine import EngineJobs, Plannable, dag_of
-from jetlet.jobs.job import Job, JobRunner, Run, Terminated
+from jetlet.jobs.job import Job, JobRunner, RunOf, Terminated
 from jetlet.jobs.members.layout import Layout
 from jetlet.metrics.job_metrics import JobMetrics
 
@@ -84,7 +84,7 @@ class EmbeddedEngine:
         config.check_directory(dag)
         layout = Layout(dag, parallelism, lambda: self._members)
         snapshots = self._snapshots(layout, config) if config.snapshot_dir is not None else None
-        runner: JobRunner
+        runner: JobRunner[JobSnapshots]
         if self._members == 1:
             runner = _EmbeddedRunner(self._service, layout.plan, self._clock)
         else:
@@ -145,7 +145,7 @@ class _EmbeddedRunner:
         self._cancelled = False
         self._lock = threading.Lock()
 
-    def run(self, run: Run, on_running: Callable[[], None]) -> None:
+    def run(self, run: RunOf[JobSnapshots], on_running: Callable[[], None]) -> None:
         def end(error: JobFailedError | None) -> None:
             if error is None:
                 # Not given up: the next attempt must not begin before this one is closed.

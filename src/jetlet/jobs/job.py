@@ -7,7 +7,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
@@ -16,10 +17,8 @@ from jetlet.errors import JetletError, JobCancelledError, JobFailedError, Restar
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.lifecycle import JobLifecycle, JobStatus
+from jetlet.jobs.recovery import JobRecovery
 from jetlet.metrics.job_metrics import JobMetrics
-
-if TYPE_CHECKING:
-    from jetlet.snapshots.job_snapshots import JobSnapshots
 
 __all__ = ["Job", "JobRunner", "JobStatus", "Run", "Terminated"]
 
@@ -30,20 +29,25 @@ class Terminated(Exception):
     """How a runner says that the run has ended, as asked, with a terminal snapshot."""
 
 
-class Run:
+R = TypeVar("R", bound=JobRecovery)
+R_co = TypeVar("R_co", bound=JobRecovery, covariant=True)
+R_contra = TypeVar("R_contra", bound=JobRecovery, contravariant=True)
+
+
+class RunOf(Generic[R_co]):
     """A job as its runner sees it: who it is, what it begins with, whom its output goes to.
 
     With snapshots there may be several attempts at a run, each with a higher ``epoch``.
     """
 
     def __init__(
-        self, job_name: str, dag: DAG, config: JobConfig, snapshots: JobSnapshots | None = None
+        self, job_name: str, dag: DAG, config: JobConfig, snapshots: R_co | None = None
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.job_name = job_name
         self.dag = dag
         self.config = config
-        self.snapshots = snapshots
+        self._snapshots = snapshots
         self.epoch = 0
         self._hooks: dict[str, RunHook] = {
             v.name: v.hook for v in dag.vertices if v.hook is not None
@@ -52,6 +56,11 @@ class Run:
         """Hooks that are still to be committed or aborted."""
         self._messages: dict[str, list[Any]] = {v.name: [] for v in dag.vertices}
         self._locks = {name: threading.Lock() for name in self._hooks}
+
+    @property
+    def snapshots(self) -> R_co | None:
+        """What lets the job go on where it was, if anything does."""
+        return self._snapshots
 
     def begin_attempt(self) -> None:
         """Find the snapshot that the next attempt begins with; may block."""
@@ -120,21 +129,29 @@ class Run:
                 logger.exception("job %s: vertex %s failed to clean up", self.job_name, name)
 
 
-class JobRunner(Protocol):
-    """What an engine supplies to run a job."""
+Run = RunOf[JobRecovery]
+"""Of a job, whatever lets it go on."""
 
-    def run(self, run: Run, on_running: Callable[[], None]) -> None:
-        """Run to the end, blocking.
 
-        Raise :class:`JobFailedError` or :class:`JobCancelledError`; :class:`Terminated` if it ended
-        with a terminal snapshot. It may then be called again.
-        """
+class RunControl(Protocol):
+    """A runner, as far as it does not matter what it goes on from."""
 
     def cancel(self) -> None:
         """Make ``run`` raise :class:`JobCancelledError` soon; from any thread, at any time."""
 
     def metrics(self) -> JobMetrics:
         """The counters now, also after the end; from any thread."""
+
+
+class JobRunner(RunControl, Protocol[R_contra]):
+    """What an engine supplies to run a job."""
+
+    def run(self, run: RunOf[R_contra], on_running: Callable[[], None]) -> None:
+        """Run to the end, blocking.
+
+        Raise :class:`JobFailedError` or :class:`JobCancelledError`; :class:`Terminated` if it ended
+        with a terminal snapshot. It may then be called again.
+        """
 
 
 class Job:
@@ -144,19 +161,21 @@ class Job:
         self,
         dag: DAG,
         config: JobConfig,
-        runner: JobRunner,
+        runner: JobRunner[R],
         on_done: Callable[[Job], None] = lambda job: None,
         service: object = None,
-        snapshots: JobSnapshots | None = None,
+        snapshots: R | None = None,
     ) -> None:
         self.name = config.name or dag.name
         self.config = config
         self.dag = dag
         self.submitted_at = time.time()
-        self._run = Run(self.name, dag, config, snapshots)
-        self._runner = runner
-        self._snapshots = snapshots
-        self._life = JobLifecycle(
+        run = RunOf(self.name, dag, config, snapshots)
+        self._run: Run = run
+        self._run_once = partial(runner.run, run, self._running)
+        self._runner: RunControl = runner
+        self._snapshots: JobRecovery | None = snapshots
+        self._lifecycle = JobLifecycle(
             self.name,
             config,
             snapshots,
@@ -178,16 +197,16 @@ class Job:
     @property
     def status(self) -> JobStatus:
         """Where the job is in its life."""
-        return self._life.status
+        return self._lifecycle.status
 
     @property
     def error(self) -> BaseException | None:
         """Why it failed or was suspended, once it has."""
-        return self._life.error
+        return self._lifecycle.error
 
     def start(self) -> None:
         """For engines: begin. Mistakes that show before anything runs are raised here."""
-        self._life.move(JobStatus.STARTING)
+        self._lifecycle.move(JobStatus.STARTING)
         try:
             self._run.begin_attempt()
             self._run.begin()
@@ -202,7 +221,7 @@ class Job:
         try:
             while not self._run_attempt():
                 self._begin_attempt()
-            self._life.move(JobStatus.COMPLETING)
+            self._lifecycle.move(JobStatus.COMPLETING)
             self._run.commit()
             if self._snapshots is not None:
                 self._snapshots.complete()
@@ -220,29 +239,29 @@ class Job:
     def _run_attempt(self) -> bool:
         """Run; true if the job has completed, false if there is to be another attempt."""
         try:
-            self._runner.run(self._run, self._running)
+            self._run_once()
         except Terminated:
-            self._life.after_termination()
+            self._lifecycle.after_termination()
         except JobFailedError as failure:
-            self._life.after_failure(failure)
+            self._lifecycle.after_failure(failure)
         else:
             return True
         return False
 
     def _begin_attempt(self) -> None:
         while True:
-            self._life.move(JobStatus.STARTING)
+            self._lifecycle.move(JobStatus.STARTING)
             try:
                 self._run.begin_attempt()
                 return
             except RestartableError as error:
-                self._life.after_failure(error)
+                self._lifecycle.after_failure(error)
             except JetletError:
                 raise
             except Exception as error:  # a storage may raise anything
                 failure = RestartableError(f"job {self.name!r} cannot read its snapshots: {error}")
                 failure.__cause__ = error
-                self._life.after_failure(failure)
+                self._lifecycle.after_failure(failure)
 
     def _as_failure(self, error: BaseException) -> JetletError:
         if isinstance(error, JetletError):
@@ -252,14 +271,14 @@ class Job:
         return failure
 
     def _running(self) -> None:
-        self._life.move(JobStatus.RUNNING)
+        self._lifecycle.move(JobStatus.RUNNING)
 
     def _finish(self, error: BaseException | None) -> None:
         if isinstance(error, JobCancelledError):
             status = JobStatus.CANCELLED
         else:
             status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        self._life.move(status, error)
+        self._lifecycle.move(status, error)
         self._on_done(self)
         self._ended.set()
 
@@ -300,7 +319,7 @@ class Job:
         before the call has returned. A job whose output is being committed is let finish.
         """
         if not self.status.is_final:
-            self._life.cancel()
+            self._lifecycle.cancel()
             self._runner.cancel()
         if self._may_wait():
             self._ended.wait()
@@ -321,15 +340,15 @@ class Job:
         If the snapshot fails the job is suspended all the same, at the one before it; nothing is
         lost, since sources are read again from there.
         """
-        self._life.stop("suspend", waits=self._may_wait())
+        self._lifecycle.stop("suspend", waits=self._may_wait())
 
     def resume(self) -> None:
         """Let a suspended job go on from its last snapshot."""
-        self._life.resume()
+        self._lifecycle.resume()
 
     def restart(self) -> None:
         """Stop with a snapshot and start again from there; waits until it has stopped."""
-        self._life.stop("restart", waits=self._may_wait())
+        self._lifecycle.stop("restart", waits=self._may_wait())
 
     def export_snapshot(self, name: str) -> None:
         """Save the state of the job under a name; waits until it is there. The job goes on.
@@ -337,7 +356,7 @@ class Job:
         Start another job from it with ``JobConfig(initial_snapshot=name)``. It is kept until
         somebody deletes it. The last snapshot of a suspended job is copied.
         """
-        answer = self._life.export(name)
+        answer = self._lifecycle.export(name)
         if answer is not None and self._may_wait():
             answer.result()
 
@@ -347,7 +366,7 @@ class Job:
         Output up to the snapshot is committed. If it cannot be exported, the job is suspended and
         the error raised.
         """
-        self._life.stop("cancel", name, waits=self._may_wait())
+        self._lifecycle.stop("cancel", name, waits=self._may_wait())
         if self._may_wait():
             self._ended.wait()
             self._join_thread()
@@ -360,7 +379,10 @@ class Job:
         """Counters by vertex, now or as they were at the end."""
         metrics = self._runner.metrics()
         if self._snapshots is not None:
-            metrics.snapshots = {**self._snapshots.stats.values(), "restarts": self._life.restarts}
+            metrics.snapshots = {
+                **self._snapshots.stats.values(),
+                "restarts": self._lifecycle.restarts,
+            }
         return metrics
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from jetlet.snapshots.context import NONE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from jetlet.snapshots.job_snapshots import JobSnapshots
+    from jetlet.jobs.recovery import JobRecovery
 
 logger = logging.getLogger("jetlet.job")
 
@@ -72,7 +72,7 @@ class JobLifecycle:
         self,
         name: str,
         config: JobConfig,
-        snapshots: JobSnapshots | None,
+        snapshots: JobRecovery | None,
         *,
         resumes_itself: bool = False,
     ) -> None:
@@ -158,7 +158,7 @@ class JobLifecycle:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_resumed or self.status.is_final)
 
-    def _require_snapshots(self, verb: str) -> JobSnapshots:
+    def _require_snapshots(self, verb: str) -> JobRecovery:
         """The job's snapshots; an error if it takes none."""
         if self._snapshots is None:
             raise JobStateError(

@@ -118,7 +118,7 @@ def test_a_killed_container_is_started_again_from_its_checkpoints(engine, words,
         time.sleep(0.01)
     job.cancel()
     assert mark.exists()
-    assert job._life.restarts == 1
+    assert job._lifecycle.restarts == 1
 
 
 def test_streams_in_memory_stay_in_their_process(engine):

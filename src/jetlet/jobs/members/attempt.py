@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jetlet.core.arguments import error_line
 from jetlet.errors import JetletError, JobFailedError
 from jetlet.execution.tuning import Tuning
-from jetlet.jobs.job import Run
+from jetlet.jobs.job import RunOf
 from jetlet.jobs.members.attempt_snapshots import AttemptSnapshots
 from jetlet.jobs.members.client_delivery import ClientDelivery
 from jetlet.jobs.members.client_link import ACK
@@ -52,6 +52,7 @@ from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
 from jetlet.network.listener import Listener
 from jetlet.network.tls import Tls
+from jetlet.snapshots.job_snapshots import JobSnapshots
 from jetlet.snapshots.member_report import EndedProcessor
 
 logger = logging.getLogger("jetlet.job")
@@ -94,7 +95,7 @@ class MembersAttempt:
     def __init__(
         self,
         config: AttemptConfig,
-        run: Run,
+        run: RunOf[JobSnapshots],
         launcher: MemberLauncher,
         on_running: Callable[[], None],
         counters: dict[int, Counters],

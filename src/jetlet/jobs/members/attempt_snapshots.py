@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jetlet.errors import JobFailedError
-from jetlet.jobs.job import Run
+from jetlet.jobs.job import RunOf
 from jetlet.jobs.members.messages import (
     Committed,
     Drained,
@@ -22,6 +22,7 @@ from jetlet.snapshots.member_report import EndedProcessor
 
 if TYPE_CHECKING:
     from jetlet.jobs.members.attempt import MembersAttempt
+    from jetlet.snapshots.job_snapshots import JobSnapshots
 
 
 class AttemptSnapshots:
@@ -30,7 +31,9 @@ class AttemptSnapshots:
     But for the constructor and :meth:`close`, which are for the job's thread.
     """
 
-    def __init__(self, attempt: MembersAttempt, run: Run, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, attempt: MembersAttempt, run: RunOf[JobSnapshots], loop: asyncio.AbstractEventLoop
+    ) -> None:
         # Imported when needed: most jobs take none.
         from jetlet.snapshots.driver import SnapshotDriver
 

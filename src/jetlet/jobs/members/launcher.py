@@ -195,8 +195,9 @@ class _Child:
         return before is not None and self._cpu_ticks > before
 
     def close_input(self) -> None:
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]
+            self._process.stdin.close()
 
     def close(self) -> None:
         """See to it that it is gone."""

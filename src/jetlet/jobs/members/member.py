@@ -18,9 +18,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
+from io import TextIOWrapper
 from typing import Any, TypeVar
 
 from jetlet.core.arguments import error_line
@@ -447,9 +448,9 @@ def main(values: dict[str, Any]) -> None:
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
     for stream in (sys.stdout, sys.stderr):
-        reconfigure: Callable[..., None] = stream.reconfigure  # type: ignore[union-attr]
+        assert isinstance(stream, TextIOWrapper)
         # By the line, so that what was printed is not lost with the process.
-        reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
+        stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     # User code that reads standard input finds its end, as it would on any other host.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from jetlet.core.remote_failure import RemoteFailure
 from jetlet.network.handshake import COORDINATOR
 
 HEARTBEAT_LIMIT = 2.0
@@ -61,22 +61,25 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """The job has ended; ``failure`` is what the first that failed has said."""
-
-    failure: Any = None
-    was_cancelled: bool = False
-
-
-Action = SendPlan | Start | Stop | Kill | Finish
-
-
-@dataclass(frozen=True, slots=True)
 class MemberLost:
     """A failure that a restart may cure: a member died, hangs or was cut off."""
 
     member: int
     reason: str
+
+
+Failure = RemoteFailure | MemberLost | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job has ended; ``failure`` is what the first that failed has said."""
+
+    failure: Failure | None = None
+    was_cancelled: bool = False
+
+
+Action = SendPlan | Start | Stop | Kill | Finish
 
 
 class Phase(enum.Enum):
@@ -120,7 +123,7 @@ class MembersCoordinator:
         self._deadline = now + self._join_limit
         """Of joining; of stopping; of being killed."""
         self._is_killing = False
-        self._failure: Any = None
+        self._failure: Failure | None = None
         self._was_cancelled = False
 
     # --- From members -----------------------------------------------------------------------
@@ -167,14 +170,14 @@ class MembersCoordinator:
         self._live.discard(member)
         return self._check_end()
 
-    def failed(self, member: int, failure: Any, now: float) -> list[Action]:
+    def failed(self, member: int, failure: Failure, now: float) -> list[Action]:
         """A member has failed and stopped."""
         self._live.discard(member)
         return self._fail(failure, now) + self._check_end()
 
     # --- From elsewhere ---------------------------------------------------------------------
 
-    def failed_here(self, failure: Any, now: float) -> list[Action]:
+    def failed_here(self, failure: Failure, now: float) -> list[Action]:
         """Something in the submitting process has failed, such as a sink that lives there."""
         return self._fail(failure, now) + self._check_end()
 
@@ -245,7 +248,7 @@ class MembersCoordinator:
 
     # --- The end ----------------------------------------------------------------------------
 
-    def _fail(self, failure: Any, now: float) -> list[Action]:
+    def _fail(self, failure: Failure, now: float) -> list[Action]:
         if self.phase in {Phase.STOPPING, Phase.ENDED}:
             return []
         self._failure = failure

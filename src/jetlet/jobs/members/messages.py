@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jetlet.core.remote_failure import RemoteFailure
 from jetlet.execution.tuning import Tuning
 from jetlet.snapshots.context import ActiveSnapshot
 from jetlet.snapshots.directory import SnapshotDirectory
@@ -100,8 +101,7 @@ class Alive:
 class Ended:
     """Member: all my tasklets have ended; the last message."""
 
-    failure: Any
-    """``None``, or a :class:`~jetlet.core.remote_failure.RemoteFailure`."""
+    failure: RemoteFailure | None
     reports: Sequence[tuple[str, Any]]
     counters: Counters
     ended: tuple[EndedProcessor, ...] = ()

@@ -21,7 +21,7 @@ from jetlet.core.vertex import Vertex
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.execution.shared_event_loop import SharedEventLoop
 from jetlet.execution.tuning import Tuning
-from jetlet.jobs.job import Run, Terminated
+from jetlet.jobs.job import RunOf, Terminated
 from jetlet.jobs.members.attempt import AttemptConfig, MembersAttempt
 from jetlet.jobs.members.launcher import MemberLauncher
 from jetlet.jobs.members.layout import Layout
@@ -29,6 +29,7 @@ from jetlet.jobs.members.members_coordinator import Finish, MemberLost
 from jetlet.jobs.members.messages import Counters
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.network.tls import Tls
+from jetlet.snapshots.job_snapshots import JobSnapshots
 
 
 class MembersRunner:
@@ -80,7 +81,7 @@ class MembersRunner:
         self._is_cancelled = self._has_run = False
         self._lock = threading.Lock()
 
-    def run(self, run: Run, on_running: Callable[[], None]) -> None:
+    def run(self, run: RunOf[JobSnapshots], on_running: Callable[[], None]) -> None:
         self._counters.clear()
         layout = self._layout
         if self._has_run and run.snapshots is None:
@@ -135,7 +136,7 @@ class MembersRunner:
         )
 
 
-def _raise_failure(run: Run, finish: Finish) -> None:
+def _raise_failure(run: RunOf[JobSnapshots], finish: Finish) -> None:
     if finish.was_cancelled:
         raise JobCancelledError(f"job {run.job_name!r} was cancelled")
     failure = finish.failure

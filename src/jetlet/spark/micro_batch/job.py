@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
-from jetlet.snapshots.job_snapshots import JobSnapshots, absolute
+from jetlet.snapshots.job_snapshots import absolute
 from jetlet.spark.batch.runner import Width
 from jetlet.spark.members.slots import context_of
 from jetlet.spark.micro_batch.batch_log import BatchLog
@@ -65,14 +65,14 @@ def micro_batch_job(
         on_done(job)
 
     history = BatchHistory(BatchLog(directory, name), name, config)
-    snapshots = None if is_temporary else cast(JobSnapshots, history)
+    recovery = None if is_temporary else history
     try:
         runner = MicroBatchRunner(spark, plan, width, tuning, history)
     except BaseException:
         if is_temporary:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-    job = Job(dag, config, runner, ended, snapshots=snapshots)
+    job = Job(dag, config, runner, ended, snapshots=recovery)
     runner.expect(job.id)
     history.on_attempt = runner.expect
     return job
