@@ -18,7 +18,7 @@ from jetlet.errors import (
 )
 from jetlet.execution.plan import ExecutionPlan
 from jetlet.planner import planner
-from jetlet.running import make_engine
+from jetlet.running import make_engine, planned_for_spark
 
 
 @pytest.fixture
@@ -111,6 +111,24 @@ def test_a_submission_is_planned_validated_laid_out_and_its_files_listed_once(
         "ExecutionPlan.prepare": 1,
         "FileSet.list": 1,
     }
+
+
+def test_what_was_seen_before_spark_started_is_what_is_read_there_and_seen_again_next_time(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a.txt").write_text("one\n")
+    p = Pipeline("p")
+    p.read_from(sources.text(str(tmp_path))).write_to(sinks.noop())
+    counting = Counting(monkeypatch)
+    counting.watch(FileSet, "list")
+    for expected in (1, 2):
+        source = planned_for_spark(p).vertices[0].supplier
+        source.prepare(4)
+        assert counting.calls["FileSet.list"] == expected
+        assert len(source.splits) == expected
+        (tmp_path / "b.txt").write_text("two\n")
+    source.prepare(4)
+    assert counting.calls["FileSet.list"] == 3
 
 
 @pytest.mark.parametrize("on", ["embedded", "spark"])

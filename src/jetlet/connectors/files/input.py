@@ -175,6 +175,8 @@ class FileSource(BatchSource[T]):
     ) -> None:
         what = f"sources.{self.kind}"
         self.files = FileSet.of(what, path, storage_options)
+        self._found: list[FileInfo] | None = None
+        """What a look before the job was planned has found, for the plan."""
         self.split_size = check_count(f"{what}: split_size", split_size)
         self.encoding = check_encoding(what, encoding, errors)
         self.errors = errors
@@ -188,11 +190,11 @@ class FileSource(BatchSource[T]):
 
     def check(self) -> None:
         if not self.is_blocking:
-            self.files.list()
+            self._found = self.files.list()
 
     def cut(self, target: int, *, splittable: bool) -> list[FileSplit]:
         """The files as byte ranges; each in one piece if not splittable, or compressed."""
-        files = self.files.list()
+        files, self._found = self._found or self.files.list(), None
         size = self.split_size or _split_size(files, target)
         return [split for file in files for split in _cut(file, size if splittable else None)]
 

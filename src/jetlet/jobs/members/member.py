@@ -389,11 +389,13 @@ class Member:
 
     def _unheard(self, connection: Connection, silence: float) -> None:
         """The coordinator decides what it means: who is merely busy cannot be heard either."""
-        if silence >= self._bootstrap.link_limit:
+        over = silence - self._bootstrap.link_limit
+        if over >= 0:
             words = (
                 f"nothing came for {silence:.1f} s over the connection of {connection.addresses}"
             )
-            logger.warning("%s", words)
+            if over < self._bootstrap.beat:  # told here once, and there until something comes
+                logger.warning("%s", words)
             self._tell(Unheard(connection.peer, words))
 
     def _tell(self, message: object) -> None:
