@@ -13,9 +13,11 @@ from click.testing import CliRunner, Result
 
 from jetlet.cli import main
 
-# A process that was started in the background ignores Ctrl-C, and so would its children.
+# A process that was started in the background ignores Ctrl-C, behind nohup the end of its terminal,
+# and so would its children.
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
     "from jetlet.cli import main; main(prog_name='jetlet')"
 )
 

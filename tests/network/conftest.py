@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jetlet.network.connection import BEAT, Connection
+from jetlet.network.connection import Connection
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 
 TIMEOUT = 60.0
+QUIET = 1000.0
+"""No heartbeats: every byte is counted."""
 
 
 async def until_true(condition):
@@ -27,7 +29,7 @@ async def until_true(condition):
 class End:
     """One end of a connection that remembers all that happens to it."""
 
-    def __init__(self, beat=BEAT):
+    def __init__(self, beat=QUIET):
         self._beat = beat
         self.silence = 0.0
         self.silent = asyncio.Event()
@@ -88,7 +90,7 @@ class End:
 
 
 @asynccontextmanager
-async def connected(server_secret=None, client_secret=None, *, is_direct=True, beat=BEAT):
+async def connected(server_secret=None, client_secret=None, *, is_direct=True, beat=QUIET):
     """Two ends over a socket pair, in the middle of their handshake."""
     loop = asyncio.get_running_loop()
     secret = server_secret or new_secret()

@@ -101,8 +101,8 @@ def running_jobs() -> list[RunningJob]:
         name, _, process = link.stem.rpartition("-")
         status: dict[str, Any] | None = None
         try:
-            status = _ask(link, "status", timeout=PATIENCE)
-            name = str(status["job"])
+            answer = _ask(link, "status", timeout=PATIENCE)
+            name, status = str(answer["job"]), answer
         except (ConnectionRefusedError, FileNotFoundError):
             # Nobody listens: the process was killed.
             link.unlink(missing_ok=True)

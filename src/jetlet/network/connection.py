@@ -382,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = bytearray(SCRATCH)
         if self._deadline is not None:
             self._deadline.cancel()
-        self._silence.heard(self._loop.time())
+        self._silence = Silence(self._beat_period, self._loop.time())
         self._beating = self._loop.call_later(self._beat_period, self._beat)
         self._flush()
 
