@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from jetlet import JobConfig, Pipeline, SparkEngine, agg, sinks, sources, whole_item
-from jetlet.core import DAG
+from jetlet.core import DAG, Processor, between
 from jetlet.errors import (
     InvalidArgumentError,
+    InvalidDagError,
     JobCancelledError,
     JobStateError,
     PlanningError,
@@ -151,6 +153,36 @@ def test_guarantees_of_streams_are_refused(engine, guarantee):
 def test_a_snapshot_to_begin_with_is_refused(engine):
     with pytest.raises(UnsupportedFeatureError, match="leave it out"):
         engine.submit(count()[0], JobConfig(initial_snapshot="before", snapshot_dir="state"))
+
+
+def test_settings_that_a_batch_has_no_use_for_are_told(engine, caplog):
+    p, out = count()
+    with caplog.at_level(logging.WARNING, "jetlet.job"):
+        engine.submit(p, JobConfig(snapshot_dir="state", max_restarts=3, call_budget=0.1)).join()
+    assert sorted(out.items) == [("a", 2), ("b", 1)]
+    (message,) = [m for m in caplog.messages if "has no effect" in m]
+    assert message.startswith("snapshot_dir='state', max_restarts=3 has no effect on a batch on")
+
+
+def test_an_isolated_edge_that_is_distributed_is_refused_here_too(engine):
+    dag = DAG("isolated")
+    edge = between(dag.new_vertex("a", Processor, 1), dag.new_vertex("b", Processor, 1))
+    dag.edge(edge.isolated().distributed())
+    with pytest.raises(InvalidDagError, match=r"write \.isolated\(\) without"):
+        engine.submit(dag)
+
+
+def test_tasks_have_as_many_workers_as_the_engine_was_given(engine):
+    def workers(item):
+        here = [t.name for t in threading.enumerate()]
+        return sum(name.startswith("jetlet-task-worker") for name in here)
+
+    p = Pipeline("workers")
+    out = sinks.collect()
+    p.read_from(sources.items([1, 2, 3])).map(workers).write_to(out)
+    with SparkEngine(session=engine.session, workers=3, backoff=(1e-5, 1e-3)) as joined:
+        joined.submit(p).join()
+    assert out.items == [3, 3, 3]
 
 
 def test_a_job_on_spark_cannot_be_suspended(engine):

@@ -521,7 +521,7 @@ def test_a_stream_of_sparks_is_refused_elsewhere(inbox):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"items": "rows"}, '"dict" or "tuple"'),
+        ({"items": "rows"}, "'dict' or 'tuple'"),
         ({"columns": "time"}, "list of names"),
         ({"available_now": True, "interval": 5}, "leave out interval"),
     ],
