@@ -130,6 +130,14 @@ class _Families(dict[str, Metric]):
                     {**of_container, "partition": partition},
                     lag,
                 )
+            for partition, offset in row["committed"].items():
+                if isinstance(offset, int):
+                    self._add(
+                        "jetlet_container_committed_offset",
+                        "Offset of the last message of a partition that was committed.",
+                        {**of_container, "partition": partition},
+                        offset,
+                    )
 
     def _add_vertex(self, vertex: VertexMetrics, labels: Labels) -> None:
         self._add_row("vertex", _VERTEX, labels, vars(vertex))

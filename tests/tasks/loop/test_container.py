@@ -283,6 +283,7 @@ def test_metrics_of_the_container_and_its_streams(bench, log):
     assert counters["in_flight"] == 2
     assert counters["pending"] == 0
     assert counters["lag"] == {"m.in[0]": 3}
+    assert counters["committed"] == {"m.in[0]": 1}
     assert counters["utilisation"] == pytest.approx(0.001)
     assert rows["app"]["received"] == 4
     assert rows["m.in"]["emitted"] == 5

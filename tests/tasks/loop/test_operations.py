@@ -324,6 +324,27 @@ def test_scope_of_a_commit(bench, log, scope, committed):
     assert sorted(p for _, offsets in log for p in offsets) == committed
 
 
+def test_a_task_is_told_what_was_committed_when_it_is_safe(bench, log):
+    class Task:
+        def process(self, envelope, collector, coordinator):
+            coordinator.commit()
+
+        def committed(self, offsets):
+            log.append(("committed", {key.partition: at for key, at in offsets.items()}))
+
+    b = bench(Task, log=log, commit_interval=1.0)
+    b.send("a", "b")
+    b.run()
+    assert b.taken() == [
+        ("commit", {0: 0}),
+        ("committed", {0: 0}),
+        ("commit", {0: 1}),
+        ("committed", {0: 1}),
+    ]
+    b.advance(1.0)
+    assert b.taken() == []
+
+
 def test_a_checkpoint_is_not_written_again_if_nothing_has_changed(bench, recorder, log):
     b = bench(recorder, log=log, commit_interval=1.0)
     b.send(1)

@@ -98,6 +98,16 @@ class TestEntries:
         assert seen == list(range(2000))
         assert [key for key, _ in store.all()] == list(range(-2000, 0))
 
+    def test_several_are_deleted_at_once(self, store):
+        store.put_many((i, i) for i in range(100))
+        store.flush()
+        store.put(100, 100)
+        store.delete_many([1, 100, 7, 1000])
+        store.delete_many(key for key, _ in store.range(50, 60))
+        kept = [i for i in range(100) if i not in (1, 7) and not 50 <= i < 60]
+        assert [key for key, _ in store.all()] == kept
+        assert store.get(55) is None
+
     def test_are_as_they_were_put(self, store):
         value = ["a"]
         store.put("key", value)

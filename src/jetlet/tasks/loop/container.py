@@ -398,6 +398,11 @@ class Container:
                 in_flight=loop.in_flight,
                 elapsed_ns=self._clock.monotonic_ns() - self._started_ns,
                 lag=dict(self._lags(loop)),
+                committed={
+                    str(key): offset
+                    for worker in loop.workers.values()
+                    for key, offset in worker.instance.committed.items()
+                },
             ),
         )
         for lane in collector.lanes:

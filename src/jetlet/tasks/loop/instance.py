@@ -37,6 +37,8 @@ class TaskInstance:
         self._task = task
         self._checkpoints = checkpoints
         self._committed = saved or Checkpoint({})
+        self.committed: Mapping[SystemStreamPartition, Offset] = self._committed.offsets
+        """The offset of the last message of each partition that a commit has covered."""
 
     def hook(self, name: str) -> Callable[..., Any] | None:
         """A method of the task, if it has it."""
@@ -58,8 +60,13 @@ class TaskInstance:
         flushed = {name: store.flush() for name, store in stores.items()}
         positions = {name: at for name, at in flushed.items() if at is not None}
         checkpoint = Checkpoint(offsets, positions)
+        is_news = self.committed != offsets
         if self._checkpoints is not None and checkpoint != self._committed:
             self._checkpoints.write(self.name, checkpoint)
             self._committed = checkpoint
+        self.committed = offsets
         for store in stores.values():
             store.committed()
+        listener = self.hook("committed")
+        if is_news and listener is not None:
+            listener(offsets)

@@ -43,6 +43,7 @@ class ContainerMetrics(TaskletMetrics):
         in_flight: int,
         elapsed_ns: int,
         lag: Mapping[str, int],
+        committed: Mapping[str, Any],
     ) -> dict[str, Any]:
         """The values now, as plain data: those of any tasklet, and the container's own."""
         container: dict[str, Any] = {"name": self.vertex, "member": self.processor}
@@ -56,6 +57,7 @@ class ContainerMetrics(TaskletMetrics):
             "pending": queue_size,
             "utilisation": self.busy_ns / max(1, elapsed_ns),
             "lag": dict(lag),
+            "committed": dict(committed),
         }
         return super().snapshot() | {
             "emitted": emitted,

@@ -169,6 +169,11 @@ class CachedStore(Generic[K, V]):
         for key, value in entries.items() if isinstance(entries, Mapping) else entries:
             self.put(key, value)
 
+    def delete_many(self, keys: Iterable[K]) -> None:
+        """Remove several keys, one after the other, where they are there."""
+        for key in keys:
+            self.delete(key)
+
     def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
         """The entries from ``start`` up to, not including, ``stop``, in the order of their keys.
 
