@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from jetlet.core.arguments import check_start
 from jetlet.core.dag import DAG
 from jetlet.core.edge import from_
 from jetlet.core.processor import ProcessorContext
@@ -35,9 +37,9 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.tasks.assignment import TaskAssignment, assign_tasks
 from jetlet.tasks.config import TaskConfig
-from jetlet.tasks.envelope import SystemStream, SystemStreamPartition
-from jetlet.tasks.state.container_storage import CheckpointFactory, StoreFactory
-from jetlet.tasks.systems.system import EARLIEST, LATEST, System
+from jetlet.tasks.envelope import Offset, SystemStream, SystemStreamPartition
+from jetlet.tasks.state.container_storage import Checkpoint, CheckpointFactory, StoreFactory
+from jetlet.tasks.systems.system import EARLIEST, LATEST, Start, System
 from jetlet.tasks.task import task_factory
 
 
@@ -49,8 +51,10 @@ class Input:
     """``"system.stream"``, such as ``"log.page-views"``."""
     partitions: Sequence[int] | None = None
     """All of them by default."""
-    start: str = EARLIEST
-    """Where to begin without a checkpoint: at the ``"earliest"`` or at the ``"latest"`` message."""
+    start: str | Mapping[int, Offset] | int | datetime = EARLIEST
+    """Where to begin without a checkpoint: at the ``"earliest"`` or behind the ``"latest"``
+    message; a dict from partitions to offsets (with Redis, to the ids behind which to begin), where
+    others begin at the earliest; or a time, in milliseconds since 1970 or as a ``datetime``."""
     priority: int = 0
     """Messages of inputs with a higher one go first."""
     bootstrap: bool = False
@@ -59,10 +63,29 @@ class Input:
     """Give every task all of it, and not each a part."""
 
     def __post_init__(self) -> None:
-        if self.start not in (EARLIEST, LATEST):
-            raise InvalidArgumentError(
-                f"Input({self.stream!r}, start={self.start!r}): write {EARLIEST!r} or {LATEST!r}"
-            )
+        check_start(
+            f"Input({self.stream!r})", self.start, "partitions to offsets", EARLIEST, LATEST
+        )
+
+    def starts(
+        self, system: System, partitions: Sequence[SystemStreamPartition]
+    ) -> dict[SystemStreamPartition, Start]:
+        """Where to read partitions of which nothing was committed."""
+        start = self.start
+        if isinstance(start, str):
+            return dict.fromkeys(partitions, Start(None, start))
+        if isinstance(start, Mapping):
+            # The first to read becomes the last that was, where offsets can be counted back.
+            at = {
+                key: start[key.partition]
+                for key in partitions
+                if start.get(key.partition) is not None
+            }
+            before = {key: o - 1 if isinstance(o, int) else o for key, o in at.items()}
+            return {key: Start(before.get(key)) for key in partitions}
+        time = round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+        found = system.before(partitions, time)
+        return {key: Start(found[key]) for key in partitions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +202,27 @@ class TaskApplication:
                 f"that are not broadcast, and there are none"
             )
         return assign_tasks(owned, self.config.grouping, shared)
+
+    def reset(self, stream: str) -> None:
+        """Forget how far the tasks have come in one input; while the application does not run.
+
+        Its next run reads that from where ``Input(start=...)`` says, and goes on with all others.
+        """
+        if self.checkpoints is None or stream not in {each.stream for each in self.inputs}:
+            raise InvalidArgumentError(
+                f"{self!r}.reset({stream!r}): write one of its inputs "
+                f"({', '.join(each.stream for each in self.inputs)}); it needs checkpoints=..."
+            )
+        forgotten = self.system_stream(stream)
+        manager = self.checkpoints.open(self.name)
+        try:
+            for task in self.assignments():
+                saved = manager.read(task.name)
+                if saved is not None:
+                    kept = {p: o for p, o in saved.offsets.items() if p.system_stream != forgotten}
+                    manager.write(task.name, Checkpoint(kept, saved.stores))
+        finally:
+            manager.close()
 
     def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
         """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from jetlet.errors import InvalidArgumentError
+from jetlet.log import Log
 from jetlet.tasks import Input, systems
 from jetlet.tasks.state.container_storage import Checkpoint
 from jetlet.tasks.systems.system import Polled, System, SystemConsumer, SystemProducer
@@ -188,6 +191,79 @@ def test_without_a_checkpoint_reading_begins_where_the_input_says(bench, recorde
     b.send("new")
     b.run()
     assert log == [("process", "new")]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("earliest", [0, 1, 2, 3, 4]),
+        ({0: 3}, [3, 4]),
+        ({0: 0}, [0, 1, 2, 3, 4]),
+        ({7: 3}, [0, 1, 2, 3, 4]),
+        (1020, [2, 3, 4]),
+        (datetime.fromtimestamp(1.021, UTC), [3, 4]),
+        (0, [0, 1, 2, 3, 4]),
+        (5000, []),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["memory", "log"])
+def test_reading_begins_at_an_offset_or_a_time(
+    bench, recorder, log, tmp_path, kind, start, expected
+):
+    if kind == "memory":
+        system = systems.in_memory()
+        system.create("old")
+        for i in range(5):
+            system.send("old", i, timestamp=1000 + 10 * i)
+    else:
+        system = systems.log(tmp_path)
+        with Log(tmp_path / "old", partitions=1) as written:
+            for i in range(5):
+                written.append([i], timestamps=1000 + 10 * i)
+    given = Input("old.old", start=start)
+    b = bench(recorder, log=log, inputs=[given], extra_systems={"old": system})
+    b.run()
+    assert [what for _, what in log] == expected
+
+
+def test_a_start_is_for_partitions_without_a_checkpoint(bench, recorder, log):
+    memory = systems.in_memory()
+    memory.create("in")
+    memory.send_all("in", range(5))
+    first = bench(recorder, log=log, memory=memory, inputs=[Input("m.in", start={0: 3})])
+    first.run()
+    first.close()
+    second = bench(
+        recorder,
+        log=log,
+        memory=memory,
+        saved=first.checkpoints,
+        inputs=[Input("m.in", start={0: 1})],
+    )
+    second.send(5)
+    second.run()
+    assert [what for name, what in log if name == "process"] == [3, 4, 5]
+
+
+def test_one_input_can_be_reset_despite_its_checkpoint(bench, recorder, log):
+    memory = systems.in_memory()
+    memory.create("in")
+    memory.create("other")
+    memory.send_all("in", ["a", "b"])
+    memory.send_all("other", ["x", "y"])
+    options = {"log": log, "memory": memory, "inputs": ["m.in", Input("m.other", start={0: 1})]}
+    first = bench(recorder, **options)
+    first.run()
+    first.close()
+    first.app.reset("m.other")
+    second = bench(recorder, saved=first.checkpoints, **options)
+    second.send("c")
+    second.run()
+    done = sorted(what for name, what in log if name == "process")
+    assert done == ["a", "b", "c", "y", "y"]
+    with pytest.raises(InvalidArgumentError, match=r"write one of its inputs \(m.in, m.other\)"):
+        second.app.reset("m.else")
 
 
 def test_after_a_restart_each_task_gets_what_it_has_not_had_of_a_broadcast_partition(

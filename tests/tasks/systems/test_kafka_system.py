@@ -69,6 +69,13 @@ class TestStreams:
             zip(partitions(topic), [None, 1, None, None], strict=True)
         )
 
+    def test_what_is_before_a_time_is_known(self, system, kafka, topic):
+        kafka.send(topic, 1, [b"a", b"b", b"c"], timestamps=[1000, 2000, 3000])
+        first, second, *_ = partitions(topic)
+        found = system().before([first, second], 1500)
+        assert found[first] == -1
+        assert found[second] in (0, 2)  # the cluster of the tests knows ends only
+
     def test_an_output_with_other_partitions_is_refused(self, system, topic):
         system().prepare_output(topic, None, 9)
         system().prepare_output(topic, 4, 9)

@@ -192,3 +192,10 @@ def test_a_stream_is_a_directory_of_the_log_system(tmp_path):
         systems.log(tmp_path).partition_count("../elsewhere")
     with pytest.raises(InvalidArgumentError):
         systems.log("s3://bucket")
+
+
+def test_an_id_of_redis_has_the_time_in_it():
+    redis = systems.redis("redis://127.0.0.1:1")
+    before = redis.before([P0, P1], 1000)[P1]
+    assert redis.order("999-7") < redis.order(before) < redis.order("1000-0")
+    assert redis.before([P0], 0) == {P0: "0-0"}

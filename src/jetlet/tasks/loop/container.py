@@ -252,14 +252,18 @@ class Container:
         self, offsets: Mapping[str, Mapping[SystemStreamPartition, Offset | None]]
     ) -> dict[SystemStreamPartition, Start]:
         """Where to read each partition from: where the task that is furthest behind is."""
-        defaults = {self._app.system_stream(i.stream): i.start for i in self._app.inputs}
-        starts = {}
+        starts: dict[SystemStreamPartition, Start] = {}
+        for each in self._app.inputs:
+            stream = self._app.system_stream(each.stream)
+            mine = [p for p in self._partitions if p.system_stream == stream]
+            starts |= each.starts(self._app.systems[stream.system], mine)
         for partition in self._partitions:
             order = self._app.systems[partition.system].order
             known = [of[partition] for of in offsets.values() if partition in of]
             reached = [offset for offset in known if offset is not None]
             after = min(reached, key=order) if len(reached) == len(known) else None
-            starts[partition] = Start(after, defaults[partition.system_stream])
+            if after is not None:
+                starts[partition] = starts[partition]._replace(after=after)
         return starts
 
     def _chooser_context(self, starts: Mapping[SystemStreamPartition, Start]) -> ChooserContext:

@@ -75,6 +75,13 @@ class KafkaSystem(System):
             bounds = {key: directory.bounds(_place(key)) for key in partitions}
         return {key: end - 1 if end > start else None for key, (start, end) in bounds.items()}
 
+    def before(
+        self, partitions: Sequence[SystemStreamPartition], time_ms: int
+    ) -> Mapping[SystemStreamPartition, Offset]:
+        with KafkaDirectory(self._servers) as directory:
+            offsets = directory.offsets_at(list(map(_place, partitions)), time_ms)
+        return {key: offset - 1 for key, offset in zip(partitions, offsets, strict=True)}
+
     def prepare_output(self, stream: str, partitions: int | None, default: int) -> None:
         # A topic is not made by the way: a wrong name would go unnoticed.
         found = self.partition_count(stream)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
 from jetlet.log.log import Log, LogOptions
-from jetlet.log.reader import PartitionReader, end_offset
+from jetlet.log.reader import PartitionReader, end_offset, offset_at
 from jetlet.log.segments import partition_directory
 from jetlet.log.watch import LogWatch, watch
 from jetlet.tasks.envelope import (
@@ -64,6 +64,11 @@ class LogSystem(System):
     ) -> Mapping[SystemStreamPartition, Offset | None]:
         ends = {key: end_offset(self.partition_path(key)) for key in partitions}
         return {key: end - 1 if end else None for key, end in ends.items()}
+
+    def before(
+        self, partitions: Sequence[SystemStreamPartition], time_ms: int
+    ) -> Mapping[SystemStreamPartition, Offset]:
+        return {key: offset_at(self.partition_path(key), time_ms) - 1 for key in partitions}
 
     def prepare_output(self, stream: str, partitions: int | None, default: int) -> None:
         path = self._path(stream)

@@ -144,6 +144,14 @@ class InMemorySystem(System):
     ) -> Mapping[SystemStreamPartition, Offset | None]:
         return {p: len(self.records(p)) - 1 if self.records(p) else None for p in partitions}
 
+    def before(
+        self, partitions: Sequence[SystemStreamPartition], time_ms: int
+    ) -> Mapping[SystemStreamPartition, Offset]:
+        return {
+            key: next((i for i, r in enumerate(records) if r[2] >= time_ms), len(records)) - 1
+            for key, records in ((key, self.records(key)) for key in partitions)
+        }
+
     def prepare_output(self, stream: str, partitions: int | None, default: int) -> None:
         if partitions is not None or stream not in self._streams:
             self.create(stream, partitions or default)

@@ -102,6 +102,12 @@ class RedisSystem(System):
         finally:
             connection.close()
 
+    def before(
+        self, partitions: Sequence[SystemStreamPartition], time_ms: int
+    ) -> Mapping[SystemStreamPartition, Offset]:
+        # An id is the time at which the entry was added, and a number.
+        return dict.fromkeys(partitions, f"{time_ms - 1}-{2**64 - 1}" if time_ms > 0 else "0-0")
+
     def order(self, offset: Offset) -> tuple[int, int]:
         milliseconds, _, sequence = str(offset).partition("-")
         return int(milliseconds), int(sequence)

@@ -111,6 +111,16 @@ class System(ABC):
             f"{self!r} does not know where its streams end, so none can be a bootstrap stream"
         )
 
+    def before(
+        self, partitions: Sequence[SystemStreamPartition], time_ms: int
+    ) -> Mapping[SystemStreamPartition, Offset]:
+        """An offset in each partition: messages behind it are of that time or later, or behind one
+        that is.
+        """
+        raise InvalidArgumentError(
+            f"{self!r} cannot be read from a time on; write Input(..., start='earliest')"
+        )
+
     def order(self, offset: Offset) -> Any:
         """A value that compares as offsets follow each other."""
         return offset
