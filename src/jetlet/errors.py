@@ -30,6 +30,9 @@ A planning error carries the name of what is wrong and says what to write instea
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 __all__ = [
     "BadRecordError",
     "InputNotFoundError",
@@ -139,7 +142,48 @@ class JobFailedError(JetletError):
 
 
 class RestartableError(JobFailedError):
-    """A failure that a restart may cure, such as a member that died."""
+    """A failure that a restart may cure, such as a member that died, or a disk that is full."""
+
+
+_CURABLE: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.EBUSY,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.ETIMEDOUT,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.EPIPE,
+        errno.ENOTCONN,
+        errno.EHOSTUNREACH,
+        errno.EHOSTDOWN,
+        errno.ENETUNREACH,
+        errno.ENETDOWN,
+    }
+)
+
+
+def kind_of_failure(error: BaseException | None) -> type[JobFailedError]:
+    """What a job fails with because of an error: :class:`RestartableError` if it may get better.
+
+    So it is if the error, or what has led to it, is one of the operating system that says that
+    something is full, busy or out of reach.
+    """
+    while error is not None:
+        if isinstance(error, RestartableError | ConnectionError):
+            return RestartableError
+        if isinstance(error, OSError) and error.errno in _CURABLE:
+            return RestartableError
+        error = error.__cause__
+    return JobFailedError
 
 
 class JobCancelledError(JetletError):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from jetlet.core.arguments import error_line
-from jetlet.errors import ItemFailedError, JobCancelledError, JobFailedError
+from jetlet.errors import (
+    ItemFailedError,
+    JobCancelledError,
+    JobFailedError,
+    kind_of_failure,
+)
 from jetlet.execution.execution_service import Execution
 from jetlet.execution.outbox import shorten
 
@@ -20,7 +25,7 @@ def outcome(execution: Execution) -> JobFailedError | JobCancelledError | None:
     vertex = tasklet.vertex_name if tasklet else None
     item, step = execution.failed_item, None
     cause = cause_of(failure)
-    kind, text = JobFailedError, error_line(cause)
+    kind, text = kind_of_failure(cause), error_line(cause)
     if isinstance(failure, ItemFailedError):
         item, step = shorten(failure.item), failure.step
     elif isinstance(failure, JobFailedError):

@@ -20,6 +20,7 @@ from jetlet.errors import (
     JobFailedError,
     ProcessorContractError,
     UnsupportedFeatureError,
+    kind_of_failure,
 )
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import (
@@ -297,7 +298,7 @@ class ExecutionPlan:
                 vertex.supplier.close(error)
             except Exception as e:
                 if error is None and failure is None:
-                    failure = JobFailedError(
+                    failure = kind_of_failure(e)(
                         f"its supplier failed to close: {error_line(e)}", vertex=vertex.name
                     )
                     failure.__cause__ = e

@@ -65,7 +65,7 @@ class JobConfig:
     on from it by themselves."""
     max_restarts: int = 10
     """How often in a row, without a snapshot in between, the job is restarted from its last
-    snapshot after a failure that a restart may cure, such as a lost member. With
+    snapshot after a failure that a restart may cure, such as a lost member or a full disk. With
     ``processing_guarantee="none"`` it never is, unless it has tasks with checkpoints."""
     restart_pause: float = 0.1
     """Seconds before the first of these restarts; before each further one it is twice as long."""

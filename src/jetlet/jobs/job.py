@@ -13,7 +13,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import RunHook
-from jetlet.errors import JetletError, JobCancelledError, JobFailedError, RestartableError
+from jetlet.errors import (
+    JetletError,
+    JobCancelledError,
+    JobFailedError,
+    RestartableError,
+    kind_of_failure,
+)
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.lifecycle import JobLifecycle, JobStatus
@@ -106,16 +112,22 @@ class RunOf(Generic[R_co]):
 
     def commit(self) -> None:
         """Make the output visible."""
-        for name, hook in self._hooks.items():
+        for name, hook in list(self._begun.items()):
             try:
                 hook.commit(self.id, tuple(self._messages[name]))
             except Exception as error:
-                raise JobFailedError(
+                raise kind_of_failure(error)(
                     f"job {self.job_name!r} failed in vertex {name!r} while committing: "
                     f"{error_line(error)}",
                     vertex=name,
                 ) from error
             del self._begun[name]
+
+    def commit_again(self) -> None:
+        """Go on where :meth:`commit` has failed, as a restarted job does."""
+        for hook in self._begun.values():
+            hook.resume(self.id)
+        self.commit()
 
     def abort(self, error: BaseException) -> None:
         """Remove what the run has left, but for what its snapshots need; never raises."""
@@ -221,8 +233,7 @@ class Job:
         try:
             while not self._run_attempt():
                 self._begin_attempt()
-            self._lifecycle.move(JobStatus.COMPLETING)
-            self._run.commit()
+            self._commit()
             if self._snapshots is not None:
                 self._snapshots.complete()
         except BaseException as e:  # it is raised again by join()
@@ -235,6 +246,17 @@ class Job:
             level = logging.INFO if self._waiting else logging.ERROR
             logger.log(level, "%s", error, exc_info=error.__cause__ or error)
         self._finish(error)
+
+    def _commit(self) -> None:
+        commit = self._run.commit
+        while True:
+            self._lifecycle.move(JobStatus.COMPLETING)
+            try:
+                commit()
+                return
+            except RestartableError as failure:
+                self._lifecycle.after_failure(failure)
+                commit = self._run.commit_again
 
     def _run_attempt(self) -> bool:
         """Run; true if the job has completed, false if there is to be another attempt."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jetlet.core.arguments import error_line
-from jetlet.errors import JetletError, JobFailedError
+from jetlet.errors import JetletError, kind_of_failure
 from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import RunOf
 from jetlet.jobs.members.attempt_snapshots import AttemptSnapshots
@@ -320,7 +320,7 @@ class MembersAttempt:
 
     def _sink_failed(self, vertex: str, error: Exception) -> None:
         """From a thread of the delivery."""
-        failure = JobFailedError(
+        failure = kind_of_failure(error)(
             f"job {self._run.job_name!r} failed in vertex {vertex!r}: {error_line(error)}",
             vertex=vertex,
         )

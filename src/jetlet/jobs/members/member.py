@@ -27,7 +27,12 @@ from typing import Any, TypeVar
 from jetlet.core.arguments import error_line
 from jetlet.core.pickling import adopt_classes, dump
 from jetlet.core.remote_failure import RemoteFailure
-from jetlet.errors import JetletError, JobFailedError, RestartableError
+from jetlet.errors import (
+    JetletError,
+    JobFailedError,
+    RestartableError,
+    kind_of_failure,
+)
 from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.outbound_edge import OutboundEdge
@@ -135,7 +140,7 @@ class Member:
         except JobFailedError as error:
             return error
         except Exception as error:
-            failure = JobFailedError(
+            failure = kind_of_failure(error)(
                 f"job {order.job_name!r} failed on member {self._index}: {error_line(error)}"
             )
             failure.__cause__ = error

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from jetlet.core.arguments import error_line
 from jetlet.core.items import Watermark
 from jetlet.core.processor import different_state
-from jetlet.errors import JobCancelledError, JobFailedError, SnapshotError
+from jetlet.errors import JobCancelledError, JobFailedError, SnapshotError, kind_of_failure
 from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Run, Terminated
 from jetlet.metrics.job_metrics import JobMetrics
@@ -315,7 +315,7 @@ class MicroBatchRunner(SparkRunner):
         except JobFailedError:
             raise
         except Exception as error:
-            raise JobFailedError(
+            raise kind_of_failure(error)(
                 f"job {run.job_name!r} failed while committing batch {record.batch}: "
                 f"{error_line(error)}"
             ) from error
