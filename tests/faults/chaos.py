@@ -222,6 +222,9 @@ class Coordinator:
         if self._process.poll() is not None:
             raise ChaosError(f"the job has ended by itself, with {self._process.returncode}")
 
+    def is_alive(self):
+        return self._process.poll() is None
+
     @property
     def pid(self):
         return self._process.pid
@@ -251,7 +254,7 @@ class Coordinator:
             raise ChaosError(f"the job ended with {code} when it was cancelled")
 
     def close(self):
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.is_alive():
             self.kill()
 
 
@@ -282,7 +285,7 @@ class Chaos:
         self._writer = Writer(self._directory / "log", options.seed)
         self._coordinator = Coordinator(self._settings, self._directory, self._token)
         sinks = {
-            "files": Files(self._directory / "files"),
+            "files": Files(Path(self._settings["files"])),
             "database": Database(self._settings["database"]),
         }
         self._writer.start()

@@ -13,6 +13,8 @@ import sys
 import threading
 from collections import defaultdict
 
+from mischief import Mischief
+
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, SparkEngine, agg, sinks, sources, windows
 from jetlet.errors import JobCancelledError
 
@@ -29,13 +31,15 @@ END = 1 << 40
 TABLE = "CREATE TABLE results (window_start BIGINT, event_key BIGINT, ids TEXT)"
 
 
-def pipeline(log, files, database):
+def pipeline(log, files, database, mischief=None):
     """Events are (id, key, timestamp); results (start, key, ids of the events in the window)."""
     p = Pipeline(NAME)
     events = p.read_from(sources.log(log, serializer="json"))
+    does_nothing = (lambda event: True) if mischief is None else Mischief(mischief)
     results = (
         # By the clock no partition is ever idle: restarts take as long as they take.
         events.with_timestamps(lambda event: event[2], LAG, idle_timeout=3_600_000)
+        .filter(does_nothing)
         .filter(lambda event: event[2] != END)
         .grouping_key(lambda event: event[1])
         .window(windows.sliding(SIZE, SLIDE))
@@ -82,7 +86,9 @@ def main(settings):
         restart_pause=0.01,
         max_restart_pause=0.1,
     )
-    job_pipeline = pipeline(settings["log"], settings["files"], settings["database"])
+    job_pipeline = pipeline(
+        settings["log"], settings["files"], settings["database"], settings.get("mischief")
+    )
     with make_engine(settings.get("master")) as engine:
         job = engine.submit(job_pipeline, config)
         threading.Thread(target=cancel_at_end_of_input, args=[job], daemon=True).start()
