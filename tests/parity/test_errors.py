@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from jetlet import DeadLetter, JobStatus, Pipeline, agg, service, sinks, sources
+from jetlet import DeadLetter, JobStatus, Pipeline, agg, service, sinks, sources, whole_item
 from jetlet.errors import JobFailedError, UnpicklableFunctionError, UnstableKeyError
 
 NUMBERS = range(60)
@@ -379,6 +383,88 @@ def test_unstable_keys_fail_on_every_engine(engine, key):
 
         assert isinstance(caught.value.__cause__, UnstableKeyError), kind
         assert caught.value.item is not None
+
+
+BY_KEY = {
+    "probe": lambda s, key: s.hash_join(few(s), key, whole_item),
+    "build": lambda s, key: few(s).hash_join(s, whole_item, key),
+    "inner": lambda s, key: s.inner_hash_join(few(s), key, whole_item),
+    "several": lambda s, key: s.hash_join(few(s).merge(few(s)), key, whole_item),
+    "rebalance": lambda s, key: s.rebalance(key),
+}
+
+
+def few(stage):
+    return stage._pipeline.read_from(sources.items([1, 2, 3]))
+
+
+@pytest.mark.parametrize("kind", BY_KEY)
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize(
+    "key",
+    [object(), math.nan, (1, math.nan), Decimal("nan")],
+    ids=["object", "nan", "nan-in-tuple", "decimal"],
+)
+def test_unstable_keys_of_joins_and_rebalance_fail_on_every_engine(engine, kind, parallelism, key):
+    if not engine.runs_here and (parallelism == 1 or not isinstance(key, float)):
+        pytest.skip("the same code as on the embedded engine")
+    p = Pipeline("unstable")
+    numbers = p.read_from(sources.items(range(1000)))
+    stage = BY_KEY[kind](numbers, lambda x: key if x == 500 else x)
+    stage.map(lambda x: x, local_parallelism=parallelism).write_to(sinks.collect())
+
+    with pytest.raises(JobFailedError) as caught:
+        engine.run(p)
+
+    assert isinstance(caught.value.__cause__, UnstableKeyError)
+    assert caught.value.item == "500"
+
+
+@pytest.mark.parametrize("action", ["skip", "sink"])
+def test_items_with_unstable_keys_are_rejected_by_joins(engine, action):
+    p, out, letters = Pipeline("rejected"), sinks.collect(), sinks.collect()
+    numbers = p.read_from(sources.items(range(10)))
+    on_error = letters if action == "sink" else "skip"
+    joined = numbers.hash_join(
+        few(numbers), lambda x: math.nan if x == 5 else x, whole_item, on_error=on_error
+    )
+    joined.write_to(out)
+
+    engine.run(p)
+
+    expected = [(x, x if x in (1, 2, 3) else None) for x in range(10) if x != 5]
+    assert sorted(out.items, key=lambda row: row[0]) == expected
+    assert [letter.item for letter in letters.items] == ([5] if action == "sink" else [])
+
+
+def test_numbers_that_are_equal_are_one_key_whatever_their_type(engine):
+    ones = [1, 1.0, True, Fraction(1), np.int64(1), np.int8(1), np.float32(1), np.bool_(True)]
+    p, groups, pairs = Pipeline("numbers"), sinks.collect(), sinks.collect()
+    numbers = p.read_from(sources.items(ones))
+    numbers.grouping_key(whole_item).aggregate(agg.counting()).write_to(groups)
+    numbers.inner_hash_join(numbers, whole_item, whole_item).write_to(pairs)
+
+    engine.run(p)
+
+    assert [count for _, count in groups.items] == [len(ones)]
+    assert len(pairs.items) == len(ones) ** 2
+
+
+def test_decimals_and_numpy_integers_are_never_two_keys(engine):
+    """Python can compare the two if it asks numpy first, so it depends on who comes first."""
+    p, out = Pipeline("mixed"), sinks.collect()
+    numbers = p.read_from(sources.items([Decimal(1), np.int64(1)]))
+    numbers.grouping_key(whole_item).aggregate(agg.counting()).write_to(out)
+
+    said = ""
+    try:
+        engine.run(p)
+    except JobFailedError as error:
+        said = str(error)
+    if said:
+        assert "argument must be" in said or "make them one type" in said
+    else:
+        assert [count for _, count in out.items] == [2]
 
 
 def test_unpicklable_function_is_refused_where_it_would_have_to_travel(engine):

@@ -41,6 +41,9 @@ class Edge:
         self.dest_ordinal = _check_ordinal(dest_ordinal)
         self.routing = Routing.UNICAST
         self.key_fn: Callable[[Any], Any] | None = None
+        self.checks_every_key = False
+        """True if nobody behind the edge finds the keys that have no stable hash, where it has a
+        single target and need not look at them."""
         self.is_distributed = False
         self.priority_value = 0
         self.queue_capacity = DEFAULT_QUEUE_SIZE

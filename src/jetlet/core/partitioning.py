@@ -431,6 +431,7 @@ class Partitioner:
     MAX_VETTED_TYPES = 256
 
     __slots__ = (
+        "_checks_all",
         "_leaves",
         "_memo",
         "_tuples",
@@ -447,8 +448,10 @@ class Partitioner:
         *,
         memo_limit: int = 65_536,
         name: str = "partitioning",
+        checks_all: bool = False,
     ) -> None:
         self.key_fn = key_fn
+        self._checks_all = checks_all
         self.name = name
         """Whose key it is, for messages."""
         self.partition_count = _at_least_one("partition_count", partition_count)
@@ -514,8 +517,13 @@ class Partitioner:
         return buckets
 
     def check(self, batch: Sequence[Any]) -> None:
-        """Refuse an unstable key, going by the first item: for an edge that has one target only."""
-        if batch:
+        """Refuse an unstable key, for an edge that has one target only.
+
+        It goes by the first item, unless it ``checks_all``.
+        """
+        if self._checks_all:
+            self.partition_ids(batch)
+        elif batch:
             self.failed_index = 0
             key = batch[0] if self.key_fn is None else self.key_fn(batch[0])
             # Not by the memo: it would keep keys that nobody asks for again.

@@ -410,7 +410,12 @@ class ExecutionPlan:
 
     def _partitioner(self, edge: Edge) -> Partitioner:
         stage = edge.dest.name.removesuffix(PREPARE_SUFFIX)
-        return Partitioner(edge.key_fn, self.partition_count, name=f"key of {stage}")
+        return Partitioner(
+            edge.key_fn,
+            self.partition_count,
+            name=f"key of {stage}",
+            checks_all=edge.checks_every_key,
+        )
 
     def _assignment(self, vertex: Vertex) -> list[tuple[int, int]]:
         """Member and processor that own each partition of the vertex."""

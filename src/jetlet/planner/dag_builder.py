@@ -70,6 +70,7 @@ class DagBuilder:
             edge.distributed()
             if rebalance.key_fn is not None:
                 self.by_key(node, edge, rebalance.key_fn)
+                edge.checks_every_key = True
         elif is_isolated(node, ordinal):
             edge.isolated()
         self.dag.edge(edge)

@@ -15,6 +15,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_at, lookup_error
+from jetlet.processors.stable_keys import are_plain, check_stable_key
 
 __all__ = ["HashJoinProcessor"]
 
@@ -136,8 +137,7 @@ class HashJoinProcessor(BatchProcessor):
             it = iter(batch)
             values = batch if value_fn is None else [value_fn(item) for item in it]
             it = iter(keys)
-            for key in it:
-                hash(key)
+            _check(keys, it)
         except Exception as error:
             item = item_at(batch, it)
             raise self._build_policy.failure(item) from lookup_error(error, item, [key_fn])
@@ -150,6 +150,7 @@ class HashJoinProcessor(BatchProcessor):
             try:
                 key = item if key_fn is None else key_fn(item)
                 value = item if value_fn is None else value_fn(item)
+                check_stable_key(key)
                 hash(key)
             except Exception as error:
                 if self._rejects_built and self.context.global_index == 0:
@@ -195,6 +196,8 @@ class HashJoinProcessor(BatchProcessor):
                 it = iter(batch)
                 keys = batch if key_fn is None else [key_fn(item) for item in it]
                 it = iter(keys)
+                _check(keys, it)
+                it = iter(keys)
                 columns.append(list(map(side.first.get, it, repeat(default))))
             it = iter(batch)
             rows = zip(it, *columns, strict=False)
@@ -232,6 +235,7 @@ class HashJoinProcessor(BatchProcessor):
         matches: list[Sequence[Any]] = []
         for side, key_fn in zip(self._sides, self._probe_key_fns, strict=True):
             key = item if key_fn is None else key_fn(item)
+            check_stable_key(key)
             value = side.first.get(key, _MISSING)
             if value is _MISSING:
                 if self._inner:
@@ -266,6 +270,14 @@ class HashJoinProcessor(BatchProcessor):
                 side.first[key] = first
                 if more:
                     side.more[key] = more
+
+
+def _check(keys: Sequence[Any], it: Iterator[Any]) -> None:
+    """Raise if a key of a batch has no stable hash, with the iterator at it."""
+    if not are_plain(keys):
+        for key in it:
+            check_stable_key(key)
+            hash(key)
 
 
 def _is_complete(row: tuple[Any, ...]) -> bool:

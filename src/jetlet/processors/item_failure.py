@@ -16,11 +16,12 @@ these would take a ``StopIteration`` that it raises for the end of the batch, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from operator import length_hint
 from typing import Any
 
 from jetlet.core.partitioning import stable_hash
-from jetlet.errors import InvalidArgumentError, ItemFailedError
+from jetlet.errors import InvalidArgumentError, ItemFailedError, UnstableKeyError
 
 __all__ = ["item_at", "item_failure", "lookup_error"]
 
@@ -56,7 +57,21 @@ def lookup_error(
             hash(key)
         except TypeError as reason:
             return _unhashable(key, reason)
+        if _CANNOT_COMPARE in str(error) and _is_decimal_or_numpy(key):
+            return UnstableKeyError(
+                "some keys are decimals and others numpy integers, which Python cannot compare: "
+                "make them one type in the key function, such as int(key)"
+            )
     return error
+
+
+_CANNOT_COMPARE = "argument must be an integer"
+"""What comes of ``Decimal(1) == numpy.int64(1)``."""
+
+
+def _is_decimal_or_numpy(key: Any) -> bool:
+    parts = key if isinstance(key, tuple) else (key,)
+    return any(isinstance(part, Decimal) or hasattr(part, "dtype") for part in parts)
 
 
 def _unhashable(key: Any, reason: TypeError) -> Exception:

@@ -208,6 +208,8 @@ class OutputPort:
     key_fn: Callable[[Any], Any] | None
     targets: int
     """Tasks of the fragment it leads to."""
+    checks_every_key: bool = False
+    """No processor behind the edge finds unstable keys."""
     is_repeatable: bool = False
     """The items come in the same order each time that the task is run."""
     is_marking: bool = False
@@ -256,7 +258,9 @@ class ExchangeWriter(Processor):
             for target in range(self._targets):
                 self._output.add(port.channel, target, b"")
         if port.routing is Routing.PARTITIONED:
-            self._partitioner = Partitioner(port.key_fn, context.partition_count)
+            self._partitioner = Partitioner(
+                port.key_fn, context.partition_count, checks_all=port.checks_every_key
+            )
             self._owners = [p % self._targets for p in range(context.partition_count)]
             self._route = self._by_key
         elif port.routing is Routing.UNICAST and self._targets > 1:

@@ -97,6 +97,7 @@ def make_spec(
             routing=edge.routing,
             key_fn=edge.key_fn,
             targets=1 if exchange.is_broadcast else tasks[exchange.dest],
+            checks_every_key=edge.checks_every_key,
             is_repeatable=is_repeatable(dag, fragment, edge.source),
             is_marking=marking_exchange(exchange.dest) is exchange,
         )
