@@ -102,6 +102,16 @@ def spark_engine():
         yield engine
 
 
+@pytest.fixture(scope="session")
+def short_lived(tmp_path_factory):
+    """Variables for processes that run Spark for a few seconds, and may be killed."""
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the processor time
+    return {
+        "CI": "yes",  # no archive of classes is made in the background
+        "JDK_JAVA_OPTIONS": f"{options} -Djava.io.tmpdir={tmp_path_factory.mktemp('java')}",
+    }
+
+
 # --- Servers --------------------------------------------------------------------------------
 
 

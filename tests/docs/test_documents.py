@@ -40,15 +40,14 @@ def program(document):
 
 
 @pytest.mark.parametrize("document", [*documents()])
-def test_python_of_a_document_runs(document, tmp_path):
+def test_python_of_a_document_runs(document, tmp_path, short_lived):
     shutil.copytree(ROOT / "examples" / "data" / "books", tmp_path / "books")
     script = tmp_path / f"{document.stem}.py"
     script.write_text(program(document), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
-        # Half the processor time, for processes that live for seconds.
-        env={**os.environ, "CI": "yes", "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        env={**os.environ, **short_lived},
         capture_output=True,
         text=True,
         timeout=280,

@@ -241,7 +241,7 @@ def test_custom_processor_keeps_the_contract(load):
 
 def output_of(*command, cwd):
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

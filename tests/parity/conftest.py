@@ -85,9 +85,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_wanted(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    for value in callspec.params.values() if callspec is not None else ():
-        if isinstance(value, Host) and value.only is not None:
-            return item.path.stem in value.only
+    if callspec is None:
+        return True
+    params = list(callspec.params.values())
+    elsewhere = item.get_closest_marker("elsewhere")
+    for host in params:
+        if isinstance(host, Host):
+            if host.only is not None and item.path.stem not in host.only:
+                return False
+            if elsewhere is not None and not host.runs_here:
+                return any(tried in params for tried in elsewhere.args)
     return True
 
 

@@ -13,14 +13,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.m
 
 
 @pytest.mark.skipif("JETLET_PARITY" in os.environ, reason="this is the second run")
-def test_streams_on_a_cluster():
+def test_streams_on_a_cluster(short_lived):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "spark", Path(__file__).parent],
         env={
             **os.environ,
             "JETLET_PARITY": "cluster",
-            # Half the processor time, for processes that live for seconds.
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

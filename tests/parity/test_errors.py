@@ -211,14 +211,10 @@ def test_a_failed_batch_is_rejected_item_by_item(engine):
 
 # --- Failing --------------------------------------------------------------------------------
 
-ELSEWHERE = {"map", "last", "async", "stateful-key-fn"}
-"""Those that are tried where a job takes a moment to start; the others are the same code."""
 
-
+@pytest.mark.elsewhere("map", "last", "async", "stateful-key-fn")
 @pytest.mark.parametrize("kind", STAGES)
 def test_failure_names_vertex_stage_item_and_cause(engine, kind):
-    if not engine.runs_here and kind not in ELSEWHERE:
-        pytest.skip("the same code as on the embedded engine")
     p, _ = make_pipeline([kind], lambda kind: "fail")
 
     with pytest.raises(JobFailedError) as caught:

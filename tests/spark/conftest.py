@@ -24,7 +24,7 @@ def engine(spark_engine: SparkEngine) -> SparkEngine:
 
 
 @pytest.fixture(scope="session")
-def drive():
+def drive(short_lived):
     """A function that runs ``cluster_driver.py``.
 
     It returns what the scenarios return, by name, and what was written to standard error.
@@ -38,9 +38,7 @@ def drive():
             env={
                 **inherited,
                 "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
-                "CI": "yes",  # no archive of classes is made in the background
-                # Half the processor time, for processes that live for seconds.
-                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                **short_lived,
                 **environ,
             },
             capture_output=True,

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_results_survive_a_killed_worker_executor_daemon_and_driver(tmp_path):
+def test_results_survive_a_killed_worker_executor_daemon_and_driver(tmp_path, short_lived):
     script = Path(__file__).with_name("hosted_chaos.py")
     done = subprocess.run(
         [
@@ -27,9 +27,7 @@ def test_results_survive_a_killed_worker_executor_daemon_and_driver(tmp_path):
         ],
         env={
             **os.environ,
-            "CI": "yes",  # no archive of classes is made in the background
-            # Half the processor time, for processes that live for seconds.
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

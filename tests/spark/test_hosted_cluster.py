@@ -46,7 +46,7 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def seconds_after_the_driver(directory):
+def seconds_after_the_driver(directory, short_lived):
     """How long members live on after the driver of their job was killed."""
     mark = uuid.uuid4().hex
     driver = subprocess.Popen(
@@ -55,8 +55,7 @@ def seconds_after_the_driver(directory):
         env={
             **{k: v for k, v in os.environ.items() if "SPARK" not in k},
             "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
-            "CI": "yes",
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived,
             MARK: mark,
         },
         stdout=subprocess.DEVNULL,

@@ -53,7 +53,7 @@ def marked(mark):
     return found
 
 
-def test_the_job_is_cancelled_and_no_process_is_left(tmp_path):
+def test_the_job_is_cancelled_and_no_process_is_left(tmp_path, short_lived):
     (tmp_path / "endless.py").write_text(FILE)
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
@@ -62,8 +62,7 @@ def test_the_job_is_cancelled_and_no_process_is_left(tmp_path):
         env={
             **{k: v for k, v in os.environ.items() if "SPARK" not in k},
             "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "CI": "yes",  # no archive of classes is made in the background
+            **short_lived,
             "JETLET_TEST_MARK": mark,
         },
         stderr=subprocess.PIPE,

@@ -25,7 +25,7 @@ EXPECTED = list(range(60_000))
 
 
 @pytest.fixture(scope="module")
-def submitted(tmp_path_factory):
+def submitted(tmp_path_factory, short_lived):
     """The directory with the results, and what was printed."""
     directory = tmp_path_factory.mktemp("submitted")
     package = Path(jetlet.__file__).parent
@@ -43,7 +43,7 @@ def submitted(tmp_path_factory):
             "PYTHONPATH": str(package.parent),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived,
         },
         capture_output=True,
         text=True,

@@ -34,15 +34,14 @@ CRASHES = [
 """Each run goes on from where the one before it was killed. Batch 6 is the last, without input."""
 
 
-def drive(directory, *arguments):
+def drive(short_lived, directory, *arguments):
     inherited = {k: v for k, v in os.environ.items() if "SPARK" not in k}
     return subprocess.run(
         [sys.executable, DRIVER, directory, *map(str, arguments)],
         env={
             **inherited,
             "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
-            "CI": "yes",  # no archive of classes is made in the background
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **short_lived,
         },
         capture_output=True,
         text=True,
@@ -52,7 +51,7 @@ def drive(directory, *arguments):
 
 
 @pytest.mark.timeout(900)
-def test_results_are_exact_wherever_the_driver_is_killed(tmp_path):
+def test_results_are_exact_wherever_the_driver_is_killed(tmp_path, short_lived):
     events = [
         {"time": 40 * n - n * 7 % 30, "key": f"k{n * n % 4}", "value": n}
         for n in range(BATCHES * PER_BATCH)
@@ -67,9 +66,9 @@ def test_results_are_exact_wherever_the_driver_is_killed(tmp_path):
         database.execute("create table numbered (key text, number integer, value integer)")
 
     for step, batch in CRASHES:
-        done = drive(tmp_path, step, batch)
+        done = drive(short_lived, tmp_path, step, batch)
         assert done.returncode == -signal.SIGKILL, f"{step} {batch}: {done.stderr}"
-    done = drive(tmp_path)
+    done = drive(short_lived, tmp_path)
     assert done.returncode == 0, done.stderr
 
     assert sorted(written_counts(tmp_path / "counts")) == sorted(windows_of(events))
