@@ -573,12 +573,19 @@ def test_cancelled_coroutine_is_a_failed_item(fn):
         assert isinstance(caught.value.__cause__, asyncio.CancelledError)
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_exit_from_a_coroutine_fails_the_job_and_not_the_loop(error):
+class Whatever(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("policy", [SKIP, FAIL], ids=["skip", "fail"])
+@pytest.mark.parametrize(
+    "error", [SystemExit, KeyboardInterrupt, GeneratorExit, Whatever, pytest.fail.Exception]
+)
+def test_exit_from_a_coroutine_fails_the_job_and_not_the_loop(error, policy):
     async def leave(item):
         raise error("enough")
 
-    with driving(leave, SKIP) as driver:
+    with driving(leave, policy) as driver:
         driver.process([1])
         with pytest.raises(ItemFailedError) as caught:
             driver.complete()

@@ -45,8 +45,10 @@ class NotAwaitableError(InvalidArgumentError):
     """The function gave a plain value; that is no matter of a single item, so the job fails."""
 
 
-FATAL: Final = (NotAwaitableError, SystemExit, KeyboardInterrupt)
-"""What ends the job whatever the error policy is."""
+def _is_fatal(error: BaseException) -> bool:
+    """True if it ends the job whatever the error policy is."""
+    is_of_item = isinstance(error, Exception | asyncio.CancelledError)
+    return not is_of_item or isinstance(error, NotAwaitableError)
 
 
 def default_jitter() -> float:
@@ -150,7 +152,13 @@ class CoroutinePool(CoroutineCrew[Call]):
                 while task.cancelling():
                     task.uncancel()
                 self._note_failure(call, error)
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+            except GeneratorExit as error:
+                # It may be that this task is given up, and then it must not wait for anything.
+                self._note_failure(call, error)
+                if not self._loop.is_closed():
+                    call_soon(self._notify)
+                return
+            except BaseException as error:
                 self._note_failure(call, error)
             call.is_done = True
             if finished is not None:
@@ -169,7 +177,7 @@ class CoroutinePool(CoroutineCrew[Call]):
 
     def _note_failure(self, call: Call, error: BaseException) -> None:
         call.error = error
-        if self.failed is None and (self._options.policy.fails or isinstance(error, FATAL)):
+        if self.failed is None and (self._options.policy.fails or _is_fatal(error)):
             self.failed = call
 
     def _notify(self) -> None:

@@ -34,6 +34,8 @@ FAST_NS: Final = 50_000
 """If so many results as are asked for come within this time, more are asked for the next time."""
 FIRST_SIZE: Final = 32
 """So many results are asked for first, at the most; then nobody looks at the clock each time."""
+MOST: Final = 64
+"""So many are asked for at a time, at the most."""
 LOOK_AFTER: Final = 512
 """How many results may come of several items until somebody does."""
 AT_HAND: Final = "{0}.__class__ is list or {0}.__class__ is tuple"
@@ -184,7 +186,7 @@ class Expansion:
                     break
                 if len(part) >= BATCH_SIZE or self._processor.is_turn_over():
                     return part
-                size = min(2 * size, BATCH_SIZE - len(part)) if is_fast else 1
+                size = min(2 * size, MOST, BATCH_SIZE - len(part)) if is_fast else 1
                 began = ended
         except Exception as error:
             self._processor.reject(self._policy, item, error)

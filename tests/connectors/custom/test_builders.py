@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from jetlet import sinks, sources
+from jetlet.connectors.custom import builders
+from jetlet.connectors.custom.builders import TURN_NS
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
 
 
@@ -22,6 +26,25 @@ class TestBatchSource:
         assert read_all(sources.batch("a", lambda _: iter(range(5000)))) == list(range(5000))
         lists = [[], list(range(3000)), (3000,), [3001]]
         assert read_all(sources.batch("b", lambda _: lists, batched=True)) == list(range(3002))
+
+    def test_slow_generator_is_not_waited_for_until_a_batch_is_full(self, monkeypatch):
+        now = itertools.count(0, TURN_NS // 8)
+        monkeypatch.setattr(builders, "perf_counter_ns", lambda: next(now))
+        pauses = [0] * 3000 + [TURN_NS] * 500 + [0] * 3000
+
+        def read(split):
+            for n, pause in enumerate(pauses):
+                for _ in range(pause // (TURN_NS // 8)):
+                    next(now)
+                yield n
+
+        sizes, items = [], []
+        for batch in sources.batch("source", read).read(None):
+            sizes.append(len(batch))
+            items += batch
+        assert items == list(range(len(pauses)))
+        assert max(sizes) > 100
+        assert sizes.count(1) > 400
 
     @pytest.mark.parametrize("batched", [False, True])
     def test_generator_is_closed_when_reading_stops(self, batched):

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Literal, TypeVar, overload
+from time import perf_counter_ns
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from jetlet.core.arguments import check_callable, check_count, check_functions, check_name
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
+
+TURN_NS: Final = 500_000
+"""What has been read goes on after so long."""
+LOOK_AFTER: Final = 64
+"""Items from one look at the clock to the next."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -99,13 +105,30 @@ class BuiltBatchSource(BatchSource[T]):
                 for batch in iterator:
                     yield from _resized(batch)
             else:
-                while batch := list(islice(iterator, BATCH_SIZE)):
-                    yield batch
+                yield from _gathered(iterator)
         finally:
             for opened in (iterator, found):
                 close = getattr(opened, "close", None)
                 if close is not None:
                     close()
+
+
+def _gathered(items: Iterator[T]) -> Iterator[list[T]]:
+    """Batches of those items that come within a turn; the first one however long it takes."""
+    has_ended = False
+    while not has_ended:
+        batch: list[T] = []
+        size = 1
+        end = perf_counter_ns() + TURN_NS
+        while len(batch) < BATCH_SIZE:
+            wanted = len(batch) + size
+            batch.extend(islice(items, size))
+            has_ended = len(batch) < wanted
+            if has_ended or perf_counter_ns() >= end:
+                break
+            size = min(2 * size, LOOK_AFTER, BATCH_SIZE - len(batch))
+        if batch:
+            yield batch
 
 
 _PLAIN = (list, tuple, range)
