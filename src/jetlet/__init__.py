@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jetlet.jobs.config import JobConfig
     from jetlet.jobs.embedded import EmbeddedEngine
     from jetlet.jobs.job import Job, JobStatus
-    from jetlet.pipeline.errors import DeadLetter
+    from jetlet.pipeline.errors import DeadLetter, RawRecord
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
     from jetlet.pipeline.join import JoinClause
     from jetlet.pipeline.pipeline import Pipeline
@@ -33,6 +33,7 @@ _HOMES = {
     "JobStatus": "jetlet.jobs.job",
     "JoinClause": "jetlet.pipeline.join",
     "Pipeline": "jetlet.pipeline.pipeline",
+    "RawRecord": "jetlet.pipeline.errors",
     "SparkEngine": "jetlet.spark.engine",
     "Stage": "jetlet.pipeline.stage",
     "WindowResult": "jetlet.pipeline.windows",
@@ -55,6 +56,7 @@ __all__ = [
     "JobStatus",
     "JoinClause",
     "Pipeline",
+    "RawRecord",
     "SparkEngine",
     "Stage",
     "WindowResult",

@@ -132,6 +132,37 @@ def results(kind):
     return bag(GOOD * 2 + BAD if kind in TWICE else GOOD)
 
 
+@pytest.mark.parametrize("kind", ["csv", "csv-lines", "json-lines"])
+def test_bad_records_of_a_source_are_skipped_or_sent_to_a_sink(engine, tmp_path, kind):
+    csv = kind.startswith("csv")
+    for name in ("a", "b"):
+        rows = [f"{x}" if x % 20 != 7 else '"bad"x' for x in NUMBERS]
+        (tmp_path / name).write_text("\n".join(["n"] * csv + rows) + "\n")
+    read = {
+        "csv": lambda e: sources.csv(tmp_path, types={"n": int}, on_error=e),
+        "csv-lines": lambda e: sources.csv(
+            tmp_path, types={"n": int}, on_error=e, multiline=False, split_size=40
+        ),
+        "json-lines": lambda e: sources.json_lines(tmp_path, on_error=e, split_size=40),
+    }[kind]
+    letters, out, skipping = (sinks.collect(name=name) for name in ("letters", "out", "skipping"))
+    p = Pipeline("bad-input")
+    p.read_from(read(letters), name="sent").write_to(out)
+    p.read_from(read("skip"), name="skipped").write_to(skipping)
+
+    job = engine.run(p)
+
+    items = [{"n": x} if csv else x for x in GOOD * 2]
+    assert bag(out.items) == bag(skipping.items) == bag(items)
+    places = [(str(tmp_path / name), x + 1 + csv) for name in ("a", "b") for x in BAD]
+    assert bag((each.item.origin, each.item.line) for each in letters.items) == bag(places)
+    assert {each.item.raw.strip() for each in letters.items} == {'"bad"x'}
+    assert {each.stage for each in letters.items} == {"sent"}
+    metrics = job.metrics()
+    assert metrics["sent"].counters["dead_letters"] == len(places)
+    assert metrics["skipped"].counters["skipped"] == len(places)
+
+
 def test_skipped_items_are_counted_and_all_others_pass(engine):
     p, out = make_pipeline(STAGES, lambda kind: "skip")
 

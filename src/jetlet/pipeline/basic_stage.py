@@ -18,11 +18,11 @@ from jetlet.pipeline.checks import (
     check_seconds,
 )
 from jetlet.pipeline.service_factory import ServiceFactory
+from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.transforms import (
     AsyncTransform,
     BatchedTransform,
     Kind,
-    OnError,
     ServiceTransform,
     StatelessTransform,
     Transform,

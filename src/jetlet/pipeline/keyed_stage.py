@@ -11,8 +11,9 @@ from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
 from jetlet.pipeline.join import interval_join_transform
+from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
-from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, OnError
+from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind
 from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 

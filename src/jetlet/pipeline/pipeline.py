@@ -74,7 +74,10 @@ class Pipeline:
             )
         check_parallelism("read_from", local_parallelism)
         transform = SourceTransform(
-            name=name or source.name, source=source, local_parallelism=local_parallelism
+            name=name or source.name,
+            source=source,
+            local_parallelism=local_parallelism,
+            on_error=source.on_error,
         )
         check_name(transform.name)
         return Stage(self, self._add(transform))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from jetlet.pipeline.described import Described
 
@@ -211,3 +211,9 @@ class LastTransactions:
 
     vertex: str
     prepared: Sequence[Any]
+
+
+AnySink = Sink[Any] | ClientSink[Any]
+OnError = Literal["fail", "skip"] | AnySink
+"""What to do when user code fails on an item, or a record cannot be read: end the job, drop and
+count it, or send it, as a :class:`~jetlet.pipeline.errors.DeadLetter`, to a sink."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from jetlet.pipeline.described import Described
+from jetlet.pipeline.sink import OnError
 
 __all__ = ["BATCH_SIZE", "BatchSource"]
 
@@ -30,6 +31,8 @@ class BatchSource(Described, ABC, Generic[T]):
     """How many readers per member pay off."""
     is_blocking: bool = False
     """True if ``read`` may block for long (a network): the reader then gets a thread of its own."""
+    on_error: OnError = "fail"
+    """What becomes of records that cannot be read; a sink for them does not travel."""
 
     def check(self) -> None:  # optional hook
         """Refuse, cheaply, what cannot be read; called before an engine that is slow to start."""
@@ -46,5 +49,7 @@ class BatchSource(Described, ABC, Generic[T]):
     def read(self, split: Any) -> Iterator[Sequence[T]]:
         """Yield the split's items, in order, in batches of at most ``BATCH_SIZE``, none empty.
 
+        Unless ``on_error`` is ``"fail"``, records that cannot be read come in batches of their own,
+        each a :class:`~jetlet.pipeline.errors.Rejected`; the same ones each time.
         A reader that stops early closes the iterator (``GeneratorExit`` in a generator).
         """

@@ -32,7 +32,7 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.peek import PeekSink
-from jetlet.pipeline.sink import ClientSink, Sink
+from jetlet.pipeline.sink import ClientSink, OnError, Sink
 from jetlet.pipeline.stateful import rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import (
     DEFAULT_IDLE_TIMEOUT,
@@ -40,7 +40,6 @@ from jetlet.pipeline.transforms import (
     CustomTransform,
     Kind,
     MergeTransform,
-    OnError,
     RebalanceTransform,
     SinkTransform,
     SortTransform,

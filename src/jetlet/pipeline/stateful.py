@@ -15,8 +15,8 @@ from jetlet.pipeline.checks import (
     check_single,
     check_timestamps,
 )
-from jetlet.pipeline.sink import ClientSink, Sink
-from jetlet.pipeline.transforms import Kind, OnError, RollingTransform, StatefulTransform
+from jetlet.pipeline.sink import ClientSink, OnError, Sink
+from jetlet.pipeline.transforms import Kind, RollingTransform, StatefulTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage

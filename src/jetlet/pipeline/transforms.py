@@ -18,21 +18,17 @@ from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.service_factory import ServiceFactory
-from jetlet.pipeline.sink import ClientSink, Sink
+from jetlet.pipeline.sink import AnySink, ClientSink, OnError, Sink
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.windows import Window
 
 Kind = Literal["map", "filter", "flat_map"]
 KeyFn = Callable[[Any], Any]
-AnySink = Sink[Any] | ClientSink[Any]
 TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
 DEFAULT_IDLE_TIMEOUT = 60_000
 """Milliseconds after which a source partition that sends nothing is not waited for any more."""
-OnError = Literal["fail", "skip"] | AnySink
-"""What to do when user code fails on an item: end the job, drop and count it, or send it, as a
-:class:`~jetlet.pipeline.errors.DeadLetter`, to a sink."""
 
 
 @dataclass(eq=False, kw_only=True)

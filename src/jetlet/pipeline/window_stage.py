@@ -19,8 +19,8 @@ from jetlet.pipeline.checks import (
 )
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import check_pair_function, keyed_other
-from jetlet.pipeline.sink import ClientSink, Sink
-from jetlet.pipeline.transforms import OnError, PairsTransform, WindowTransform
+from jetlet.pipeline.sink import ClientSink, OnError, Sink
+from jetlet.pipeline.transforms import PairsTransform, WindowTransform
 from jetlet.pipeline.windows import SessionWindow, SlidingWindow, Window, WindowResult
 
 if TYPE_CHECKING:

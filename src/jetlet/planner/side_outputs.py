@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jetlet.core.outbox import Ordinals
-from jetlet.pipeline.transforms import AnySink
+from jetlet.pipeline.sink import AnySink
 from jetlet.planner.graph import Graph, Node
 from jetlet.processors.base import ErrorPolicy
 

@@ -13,24 +13,31 @@ from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.core.vertex import SplitSupplier
+from jetlet.pipeline.errors import DeadLetter, Rejected
 from jetlet.pipeline.source import BatchSource
-from jetlet.processors.base import TURN_NS
+from jetlet.processors.base import TURN_NS, ErrorPolicy
 from jetlet.processors.state_saver import StateSaver
 
 
 class ReadSupplier(SplitSupplier):
     """Plans the splits where the job is submitted, and takes them along to the readers."""
 
-    def __init__(self, source: BatchSource[Any], data_ordinals: Ordinals = None) -> None:
+    def __init__(
+        self,
+        source: BatchSource[Any],
+        data_ordinals: Ordinals = None,
+        policy: ErrorPolicy | None = None,
+    ) -> None:
         self.source = source
         self.splits: Sequence[Any] = ()
         self._data_ordinals = data_ordinals
+        self._policy = policy
 
     def prepare(self, total_parallelism: int) -> None:
         self.splits = self.source.splits(total_parallelism)
 
     def with_splits(self, splits: Sequence[Any]) -> ReadSupplier:
-        twin = ReadSupplier(self.source, self._data_ordinals)
+        twin = ReadSupplier(self.source, self._data_ordinals, self._policy)
         twin.splits = splits
         return twin
 
@@ -40,7 +47,7 @@ class ReadSupplier(SplitSupplier):
         )
 
     def get(self) -> Processor:
-        return ReadProcessor(self.source, self.splits, self._data_ordinals)
+        return ReadProcessor(self.source, self.splits, self._data_ordinals, self._policy)
 
 
 class ReadProcessor(Processor):
@@ -54,12 +61,17 @@ class ReadProcessor(Processor):
     ends_early = True
 
     def __init__(
-        self, source: BatchSource[Any], splits: Sequence[Any], data_ordinals: Ordinals = None
+        self,
+        source: BatchSource[Any],
+        splits: Sequence[Any],
+        data_ordinals: Ordinals = None,
+        policy: ErrorPolicy | None = None,
     ) -> None:
         self.is_cooperative = not source.is_blocking
         self._source = source
         self._splits = splits
         self._data_ordinals = data_ordinals
+        self._policy = policy or ErrorPolicy(source.name)
         self._left: deque[_Split] = deque()
         """Those not read to the end; the first one is being read."""
         self._batches: Iterator[Sequence[Any]] | None = None
@@ -82,10 +94,25 @@ class ReadProcessor(Processor):
             self._batch = self._next_batch()
             if self._batch is None:
                 return not self._left
-        if self.outbox.offer_batch(self._batch, self._data_ordinals):
+        if isinstance(self._batch, Rejected):
+            done = self._reject(self._batch)
+        else:
+            done = self.outbox.offer_batch(self._batch, self._data_ordinals)
+        if done:
             self._left[0].taken += len(self._batch)
             self._batch = None
         return False
+
+    def _reject(self, rejected: Rejected) -> bool:
+        policy = self._policy
+        if policy.ordinal is None:
+            self.context.count("skipped", len(rejected))
+            return True
+        letters = [DeadLetter.of(record, error, policy.step) for record, error in rejected]
+        if not self.outbox.offer_batch(letters, policy.ordinal):
+            return False
+        self.context.count("dead_letters", len(letters))
+        return True
 
     def _next_batch(self) -> Sequence[Any] | None:
         """The next items to emit; ``None`` at the end, or if there are none in this turn."""
@@ -99,7 +126,10 @@ class ReadProcessor(Processor):
                 self._batches = None
                 self._left.popleft()
             elif self._skip < len(batch):
-                rest = batch[self._skip :] if self._skip else batch
+                rest = batch
+                if self._skip:
+                    rest = batch[self._skip :]
+                    rest = Rejected(rest) if isinstance(batch, Rejected) else rest
                 self._skip = 0
                 return rest
             else:

@@ -135,8 +135,7 @@ class TestTypes:
     def test_that_refuse_a_value_tell_where(self, tmp_path, read_all, multiline):
         path = tmp_path / "x.csv"
         path.write_text("name,age\n" + "ann,41\n" * 500 + "bob,old\n")
-        place = "line 502" if multiline else "byte 3509"
-        with pytest.raises(BadRecordError, match=rf"x\.csv.*{place}.*'age'.*'old'"):
+        with pytest.raises(BadRecordError, match=r"x\.csv.*line 502.*'age'.*'old'"):
             read_all(sources.csv(path, types={"age": int}, multiline=multiline))
 
     def test_of_columns_that_are_not_there_are_refused_before_reading(self, tmp_path, multiline):
@@ -160,10 +159,10 @@ class TestBadRows:
         with pytest.raises(BadRecordError, match=r"x\.csv: line 905 has 3 columns, not 2"):
             read_all(sources.csv(path))
 
-    def test_other_number_of_columns_fails_with_the_offset(self, tmp_path, read_all):
+    def test_other_number_of_columns_fails_with_the_line_of_the_file(self, tmp_path, read_all):
         path = tmp_path / "x.csv"
         path.write_text("ä,b\n" + "1,2\n" * 1000 + "1\n")
-        with pytest.raises(BadRecordError, match=r"x\.csv: the line at byte 4005 has 1 col"):
+        with pytest.raises(BadRecordError, match=r"x\.csv: line 1002 has 1 col"):
             read_all(sources.csv(path, multiline=False, split_size=500))
 
     def test_first_row_says_how_many_columns_there_are(self, tmp_path, read_all):
@@ -186,7 +185,7 @@ class TestBadRows:
     def test_line_end_in_quotes_needs_multiline(self, tmp_path, read_all, strict):
         path = tmp_path / "x.csv"
         path.write_text('a,b\n1,"x\ny"\n')
-        with pytest.raises(BadRecordError, match=r"byte 4.*write multiline=True"):
+        with pytest.raises(BadRecordError, match=r"line 2 is not CSV.*write multiline=True"):
             read_all(sources.csv(path, multiline=False, strict=strict))
         assert read_all(sources.csv(path)) == [{"a": "1", "b": "x\ny"}]
 

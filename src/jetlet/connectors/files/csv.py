@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, Literal, TypeVar, Unpack, overload
 
-from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
+from jetlet.connectors.files.input import FileSource, FileSplit, Path, Paths, RecordOptions
 from jetlet.connectors.files.lines import (
+    LineNumbers,
+    TextBlock,
     is_splittable,
     offset_of_line,
     read_text,
     shown,
-    split_lines,
 )
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.connectors.files.text import TextOutput
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError
+from jetlet.pipeline.errors import RawRecord, Rejected
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ Position = Callable[[int], str]
 Convert = Callable[[str], Any]
 
 
-class CsvOptions(LineOptions, total=False):
+class CsvOptions(RecordOptions, total=False):
     """Options of a source of CSV that do not decide what an item is."""
 
     delimiter: str
@@ -56,6 +58,13 @@ class CsvSource(FileSource[T]):
     ``types={"age": int}`` (without names, by the column's number from 0). Blank lines are skipped;
     a row with another number of columns fails the job, with the file and the line. ``strict``
     refuses misplaced and unclosed quotes. ``quotechar=None`` means that nothing is quoted.
+
+    With ``on_error="skip"`` rows that are malformed, have another number of columns, or are refused
+    by ``types`` are left out and counted. With a sink as ``on_error``, such as
+    ``sinks.json_lines("bad")``, it gets a :class:`~jetlet.DeadLetter` for each, whose ``item`` has
+    the file as ``origin``, the ``line``, the ``offset`` in bytes where it is known, and the ``raw``
+    text. Bytes that are not of the encoding fail the job in any case, unless ``errors`` says
+    otherwise.
 
     A quoted field may have line ends in it, so a file is read by one reader. If there are none,
     say ``multiline=False``: several readers then share a big file, in pieces of ``split_size``.
@@ -108,7 +117,7 @@ class CsvSource(FileSource[T]):
         escapechar: str | None = None,
         strict: bool = True,
         multiline: bool = True,
-        **options: Unpack[LineOptions],
+        **options: Unpack[RecordOptions],
     ) -> None:
         super().__init__(path, **options)
         self._dialect = check_dialect(
@@ -146,16 +155,26 @@ class CsvSource(FileSource[T]):
         """Rows may go on over line ends, so this is the whole file."""
         blocks = read_text(split, self.encoding, self.errors, self.files.options)
         # newline="": line ends inside quotes stay as they are in the file.
-        lines = chain.from_iterable(io.StringIO(block.text, newline="") for block in blocks)
+        lines: Iterator[str] = chain.from_iterable(
+            io.StringIO(block.text, newline="") for block in blocks
+        )
+        seen: list[str] = []
+        if self.on_error != "fail":
+            lines = _noting(lines, seen)
         reader = csv.reader(lines, **self._dialect)
         shape = None if self._has_header else self._shape(self._fields)
         while True:
             line = reader.line_num + 1
+            seen.clear()
+            rows: list[Row] = []
+            malformed: csv.Error | None = None
             try:
-                rows = list(islice(reader, BATCH))
+                rows.extend(islice(reader, BATCH))
             except csv.Error as error:
-                raise _malformed(split, f"line {reader.line_num}", error) from error
-            if not rows:
+                malformed = error
+                if self.on_error == "fail" or (shape is None and not any(rows)):
+                    raise _malformed(split, f"line {reader.line_num}", error) from error
+            if not rows and malformed is None:
                 return
             first = 0
             if shape is None:
@@ -164,11 +183,18 @@ class CsvSource(FileSource[T]):
                     continue
                 shape = self._shape(self._names(rows[first - 1], split))
 
-            def position(index: int, rows: list[Row] = rows, line: int = line) -> str:
-                return f"line {line + sum(map(_line_count, rows[:index]))}"
+            def record(
+                index: int, rows: list[Row] = rows, line: int = line, end: int | None = None
+            ) -> RawRecord:
+                before = sum(map(_line_count, rows[:index]))
+                if index < len(rows):
+                    end = before + _line_count(rows[index])
+                return RawRecord(shown(split), line + before, None, "".join(seen[before:end]))
 
-            if items := shape.items(rows, first, split, position):
-                yield items
+            yield from self._items(shape, rows, first, split, record)
+            if malformed is not None:
+                where = f"line {reader.line_num}"
+                yield Rejected([(record(len(rows)), _malformed(split, where, malformed))])
 
     def _read_lines(self, split: FileSplit) -> Iterator[list[Any]]:
         """Every line is a row, so any part of the file can be read by itself."""
@@ -180,25 +206,69 @@ class CsvSource(FileSource[T]):
             names = names or header
         shape = self._shape(names)
         skip_header = self._has_header and split.start == 0
-        for block in read_text(split, self.encoding, self.errors, self.files.options):
-            lines = split_lines(block.text)
+        numbers = LineNumbers(split, self.files.options)
+        for block, lines in numbers.blocks(self.encoding, self.errors):
             for start in range(0, len(lines), BATCH):
 
-                def position(index: int, start: int = start, block: Any = block) -> str:
+                def record(
+                    index: int,
+                    start: int = start,
+                    block: TextBlock = block,
+                    lines: list[str] = lines,
+                ) -> RawRecord:
                     offset = offset_of_line(block, start + index, self.encoding)
-                    return f"the line at byte {offset}"
+                    number = numbers.of(start + index)
+                    return RawRecord(shown(split), number, offset, lines[start + index])
 
-                rows = self._parse_lines(lines[start : start + BATCH], split, position)
+                rejected = Rejected()
+                rows = self._parse_lines(lines[start : start + BATCH], split, record, rejected)
                 first = 0
                 if skip_header:
                     first = next((i + 1 for i, row in enumerate(rows) if row), 0)
                     if not first:
                         continue
                     skip_header = False
-                if items := shape.items(rows, first, split, position):
-                    yield items
+                yield from self._items(shape, rows, first, split, record)
+                if rejected:
+                    yield rejected
 
-    def _parse_lines(self, lines: list[str], split: FileSplit, position: Position) -> list[Row]:
+    def _items(
+        self,
+        shape: _Shape,
+        rows: list[Row],
+        first: int,
+        split: FileSplit,
+        record: Callable[[int], RawRecord],
+    ) -> Iterator[list[Any]]:
+        """The items of rows from the first on, and apart from them what is none."""
+
+        def position(index: int) -> str:
+            return f"line {record(index).line}"
+
+        try:
+            items = shape.items(rows, first, split, position)
+        except BadRecordError:
+            if self.on_error == "fail":
+                raise
+            items, rejected = [], Rejected()
+            for i in range(first, len(rows)):
+                try:
+                    items += shape.items(rows[: i + 1], i, split, position)
+                except BadRecordError as error:
+                    rejected.add(record(i), error)
+            if rejected:
+                yield rejected
+        if items:
+            yield items
+
+    def _parse_lines(
+        self,
+        lines: list[str],
+        split: FileSplit,
+        record: Callable[[int], RawRecord],
+        rejected: Rejected,
+    ) -> list[Row]:
+        """A row for each line; those that are none are rejected, and blank."""
         try:
             rows = list(csv.reader(lines, **self._dialect))
         except csv.Error:
@@ -207,13 +277,19 @@ class CsvSource(FileSource[T]):
             return rows
         # Quotes that are not closed join a line with the next one.
         dialect = self._dialect | {"strict": True}
+        rows = []
         for i, line in enumerate(lines):
             try:
-                rows = list(csv.reader([line], **dialect))
+                rows += csv.reader([line], **dialect)
             except csv.Error as error:
                 hint = "; if a field has a line end in it, write multiline=True"
-                raise _malformed(split, position(i), error, hint) from error
-        raise AssertionError("lines that are rows one by one are rows together")
+                bad = _malformed(split, f"line {record(i).line}", error, hint)
+                if self.on_error == "fail":
+                    raise bad from error
+                bad.__cause__ = error
+                rejected.add(record(i), bad)
+                rows.append([])
+        return rows
 
     def _header(self, location: str) -> tuple[str, ...] | None:
         """The names in the first row of the file; ``None`` if it has none."""
@@ -343,6 +419,12 @@ def check_names(what: str, names: Any) -> tuple[str, ...]:
 
 def _malformed(split: FileSplit, where: str, error: csv.Error, hint: str = "") -> BadRecordError:
     return BadRecordError(f"{shown(split)}: {where} is not CSV: {error}{hint}")
+
+
+def _noting(lines: Iterable[str], seen: list[str]) -> Iterator[str]:
+    for line in lines:
+        seen.append(line)
+        yield line
 
 
 def _line_count(row: Row) -> int:

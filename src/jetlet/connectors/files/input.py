@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, ClassVar, TypedDict, TypeVar
 
 from jetlet.core.arguments import check_count, check_encoding, check_name
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
+from jetlet.pipeline.checks import check_on_error
+from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.source import BatchSource
 from jetlet.storage.compression import codec_of, decompressing
 from jetlet.storage.file_systems import (
@@ -156,6 +158,12 @@ class LineOptions(FileOptions, total=False):
     split_size: int | None
 
 
+class RecordOptions(LineOptions, total=False):
+    """Options of sources of files whose lines are records, which may be bad."""
+
+    on_error: OnError
+
+
 class FileSource(BatchSource[T]):
     """What sources of files have in common: which files, the vertex's name, cutting into splits."""
 
@@ -169,6 +177,7 @@ class FileSource(BatchSource[T]):
         encoding: str = "utf-8",
         errors: str = "strict",
         split_size: int | None = None,
+        on_error: OnError = "fail",
         name: str | None = None,
         local_parallelism: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -180,6 +189,8 @@ class FileSource(BatchSource[T]):
         self.split_size = check_count(f"{what}: split_size", split_size)
         self.encoding = check_encoding(what, encoding, errors)
         self.errors = errors
+        check_on_error(what, on_error)
+        self.on_error = on_error
         title = self.kind.replace("_", "-")
         self.name = check_name(what, name) or f"{title}-source({self.files.label})"
         self.is_blocking = self.files.is_remote
@@ -187,6 +198,11 @@ class FileSource(BatchSource[T]):
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or readers
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever reads need only know that bad records do not fail the job.
+        on_error = self.on_error
+        return {**self.__dict__, "on_error": on_error if isinstance(on_error, str) else "skip"}
 
     def check(self) -> None:
         if not self.is_blocking:

@@ -13,18 +13,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Unpack
 
-from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
+from jetlet.connectors.files.input import FileSource, FileSplit, Path, Paths, RecordOptions
 from jetlet.connectors.files.lines import (
+    LineNumbers,
     TextBlock,
     is_splittable,
     offset_of_line,
-    read_text,
     shown,
-    split_lines,
 )
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_functions, shortened
 from jetlet.errors import BadRecordError
+from jetlet.pipeline.errors import RawRecord, Rejected
 
 BATCH = 256
 """Parsing costs microseconds a line: a full batch would hold up a cooperative worker."""
@@ -34,43 +34,61 @@ _SEPARATOR = f',"{_MARK}",'
 
 
 class JsonLinesSource(FileSource[Any]):
-    """The value on each line of JSON Lines files. Blank lines are skipped; splits as in `text`."""
+    """The value on each line of JSON Lines files.
+
+    Blank lines are skipped. Splits are as in `text`. What is not JSON fails the job, with the file
+    and the line; ``on_error`` is as for `csv`.
+    """
 
     kind = "json_lines"
 
-    def __init__(self, path: Paths, **options: Unpack[LineOptions]) -> None:
+    def __init__(self, path: Paths, **options: Unpack[RecordOptions]) -> None:
         super().__init__(path, **options)
 
     def splits(self, target: int) -> Sequence[FileSplit]:
         return self.cut(target, splittable=is_splittable(self.encoding))
 
     def read(self, split: FileSplit) -> Iterator[list[Any]]:
-        for block in read_text(split, self.encoding, self.errors, self.files.options):
-            lines = split_lines(block.text)
+        numbers = LineNumbers(split, self.files.options)
+        for block, lines in numbers.blocks(self.encoding, self.errors):
             for i in range(0, len(lines), BATCH):
                 batch = lines[i : i + BATCH]
                 values = _parse_together(batch)
                 if values is None:
-                    values = self._parse_singly(batch, split, block, i)
+                    values, rejected = self._parse_singly(batch, split, block, i, numbers)
+                    if rejected:
+                        yield rejected
                 if values:
                     yield values
 
     def _parse_singly(
-        self, lines: list[str], split: FileSplit, block: TextBlock, first: int
-    ) -> list[Any]:
-        values = []
+        self,
+        lines: list[str],
+        split: FileSplit,
+        block: TextBlock,
+        first: int,
+        numbers: LineNumbers,
+    ) -> tuple[list[Any], Rejected]:
+        values, rejected = [], Rejected()
         for i, line in enumerate(lines, first):
             if not line or line.isspace():
                 continue
             try:
                 values.append(json.loads(line))
             except (ValueError, RecursionError) as error:
+                number = numbers.of(i)
+                said = str(error)
+                if isinstance(error, json.JSONDecodeError):
+                    said = f"{error.msg} at column {error.colno}"
+                bad = BadRecordError(
+                    f"{shown(split)}: line {number} is not JSON: {said}: {shortened(line)}"
+                )
+                bad.__cause__ = error
+                if self.on_error == "fail":
+                    raise bad from error
                 offset = offset_of_line(block, i, self.encoding)
-                raise BadRecordError(
-                    f"{shown(split)}: the line at byte {offset} is not JSON: {error}: "
-                    f"{shortened(line)}"
-                ) from error
-        return values
+                rejected.add(RawRecord(shown(split), number, offset, line), bad)
+        return values, rejected
 
 
 def _parse_together(lines: list[str]) -> list[Any] | None:

@@ -88,6 +88,41 @@ def mark_of(text: str, encoding: str) -> str:
     return _MARK if has_mark else ""
 
 
+class LineNumbers:
+    """Numbers the lines of a split, from 1 at the beginning of the file.
+
+    What lies before the split is looked at once a number is asked for, so seldom.
+    """
+
+    def __init__(self, split: FileSplit, options: Mapping[str, Any] | None) -> None:
+        self._split = split
+        self._options = options
+        self._first: int | None = None
+        """Byte that the first block of the split begins at."""
+        self._before: int | None = None
+        self._passed = 0
+
+    def blocks(self, encoding: str, errors: str) -> Iterator[tuple[TextBlock, list[str]]]:
+        """The blocks of the split, each with its lines."""
+        for block in read_text(self._split, encoding, errors, self._options):
+            if self._first is None:
+                self._first = block.offset
+            lines = split_lines(block.text)
+            yield block, lines
+            self._passed += len(lines)
+
+    def of(self, index: int) -> int:
+        """The number of a line of the current block."""
+        if self._before is None:
+            self._before = 0
+            left = self._first or 0 if self._split.start else 0
+            with open_file(self._split.location, self._options) as file:
+                while left and (data := file.read(min(left, BLOCK))):
+                    left -= len(data)
+                    self._before += data.count(b"\n")
+        return self._before + self._passed + index + 1
+
+
 def split_lines(text: str) -> list[str]:
     """The lines of a block. ``str.splitlines`` would also split at form feeds and the like."""
     if "\r" in text:

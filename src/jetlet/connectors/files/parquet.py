@@ -23,6 +23,8 @@ from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_choice, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
+from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.storage.file_systems import is_url, locate, without_credentials
 
@@ -53,7 +55,9 @@ class ParquetSource(FileSource[dict[str, Any]]):
 
     ``columns`` are the ones to read, ``filters`` the rows: an expression of pyarrow such as
     ``pc.field("age") > 30``, or a list such as ``[("age", ">", 30)]``. Row groups whose statistics
-    rule a match out are not read. Needs ``pip install 'jetlet[arrow]'``.
+    rule a match out are not read. A row that cannot be a dict, because a key comes twice in a map,
+    fails the job; ``on_error`` is as for `csv`, without lines. Needs
+    ``pip install 'jetlet[arrow]'``.
     """
 
     kind = "parquet"
@@ -64,10 +68,11 @@ class ParquetSource(FileSource[dict[str, Any]]):
         *,
         columns: Sequence[str] | None = None,
         filters: pc.Expression | Sequence[Any] | None = None,
+        on_error: OnError = "fail",
         **options: Unpack[FileOptions],
     ) -> None:
         _require_arrow("sources.parquet")
-        super().__init__(path, **options)
+        super().__init__(path, on_error=on_error, **options)
         if options.get("local_parallelism") is None:
             self.preferred_local_parallelism = REMOTE_READERS
         self._columns = (
@@ -98,7 +103,30 @@ class ParquetSource(FileSource[dict[str, Any]]):
             for batch in self._batches(file, split):
                 if batch.num_rows:
                     wanted = batch if self._columns is None else batch.select(self._columns)
-                    yield wanted.to_pylist(maps_as_pydicts="strict")
+                    try:
+                        items = wanted.to_pylist(maps_as_pydicts="strict")
+                    except Exception as error:
+                        yield from self._singly(wanted, split, error)
+                    else:
+                        yield items
+
+    def _singly(
+        self, batch: pa.RecordBatch, split: RowGroups, error: Exception
+    ) -> Iterator[list[Any]]:
+        """The rows of a batch of which some cannot become items."""
+        origin = without_credentials(split.location)
+        if self.on_error == "fail":
+            raise BadRecordError(f"{origin}: a row cannot be read: {error}") from error
+        items, rejected = [], Rejected()
+        for i in range(batch.num_rows):
+            row = batch.slice(i, 1)
+            try:
+                items += row.to_pylist(maps_as_pydicts="strict")
+            except Exception as reason:
+                rejected.add(RawRecord(origin, None, None, row.to_pylist()[0]), reason)
+        yield rejected
+        if items:
+            yield items
 
     def _batches(self, file: Any, split: RowGroups) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds

@@ -5,35 +5,74 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Unpack
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
-from jetlet.connectors.files.lines import is_splittable, read_text, split_lines
+from jetlet.connectors.files.lines import is_splittable, read_text, shown, split_lines
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError
 from jetlet.pipeline.functions import call_each
 from jetlet.pipeline.source import BATCH_SIZE
 
+T = TypeVar("T")
 
-class TextSource(FileSource[str]):
+
+class TextLine(NamedTuple):
+    """A line, and where it is from."""
+
+    text: str
+    file: str
+    line: int
+    """Its number in the file, from 1."""
+
+
+class TextSource(FileSource[T]):
     r"""Lines of text files, without the line end (``\n`` or ``\r\n``; a lone ``\r`` is none).
 
     Several readers share a file that is not compressed, in pieces of ``split_size`` bytes (by
     default 1 to 64 MiB, going by the size of the input). Bytes that are not of the encoding fail
     the job, with the file and the offset, unless ``errors`` says otherwise. A byte-order mark at
     the start of a file is dropped.
+
+    With ``with_origin=True`` an item is a named tuple of ``text``, ``file`` and ``line``, the
+    number from 1; each file is then read by one reader.
     """
 
     kind = "text"
 
-    def __init__(self, path: Paths, **options: Unpack[LineOptions]) -> None:
+    @overload
+    def __init__(
+        self: TextSource[str],
+        path: Paths,
+        *,
+        with_origin: Literal[False] = False,
+        **options: Unpack[LineOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TextSource[TextLine],
+        path: Paths,
+        *,
+        with_origin: Literal[True],
+        **options: Unpack[LineOptions],
+    ) -> None: ...
+
+    def __init__(
+        self, path: Paths, *, with_origin: bool = False, **options: Unpack[LineOptions]
+    ) -> None:
         super().__init__(path, **options)
+        self._with_origin = with_origin
 
     def splits(self, target: int) -> Sequence[FileSplit]:
-        return self.cut(target, splittable=is_splittable(self.encoding))
+        splittable = not self._with_origin and is_splittable(self.encoding)
+        return self.cut(target, splittable=splittable)
 
-    def read(self, split: FileSplit) -> Iterator[list[str]]:
+    def read(self, split: FileSplit) -> Iterator[list[Any]]:
+        if self._with_origin:
+            yield from self._read_with_origin(split)
+            return
         for _, text in read_text(split, self.encoding, self.errors, self.files.options):
             lines = split_lines(text)
             if len(lines) <= BATCH_SIZE:
@@ -41,6 +80,15 @@ class TextSource(FileSource[str]):
             else:
                 for i in range(0, len(lines), BATCH_SIZE):
                     yield lines[i : i + BATCH_SIZE]
+
+    def _read_with_origin(self, split: FileSplit) -> Iterator[list[TextLine]]:
+        file, number = shown(split), 1
+        for _, text in read_text(split, self.encoding, self.errors, self.files.options):
+            lines = split_lines(text)
+            for i in range(0, len(lines), BATCH_SIZE):
+                part = lines[i : i + BATCH_SIZE]
+                yield [TextLine(line, file, n) for n, line in enumerate(part, number)]
+                number += len(part)
 
 
 class TextSink(FileSink[Any]):

@@ -17,7 +17,7 @@ from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
 def _lower_source(
     transform: SourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    dag.emit(node, dag.vertex(node, ReadSupplier(transform.source)))
+    dag.emit(node, dag.vertex(node, ReadSupplier(transform.source, sides.data, sides.policy)))
 
 
 @lower.register
