@@ -24,6 +24,11 @@ from jetlet.storage.replacement import sync_directory
 _MAGIC = re.compile(r"[*?\[]")
 _PASSWORD = re.compile(r"://[^/@]*@")
 
+_PROTOCOL = re.compile(r"(?:^|::)([a-z0-9+.-]+)://")
+_OBJECT_STORES = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs", "oss", "cos", "obs")
+)
+
 WRITE_BUFFER = 1 << 18
 
 
@@ -67,7 +72,10 @@ class Storage(Protocol):
         """Close a file from :meth:`create`; what was written survives a crash."""
 
     def make_directory(self, path: str) -> list[str]:
-        """Create a directory with its parents; return those that were missing, outermost first."""
+        """Create a directory with its parents; return those that were missing, outermost first.
+
+        A bucket of an object store is never created: one that is not there is refused.
+        """
 
     def move(self, source: str, target: str) -> None:
         """Rename a file; a file that is at the target already is replaced."""
@@ -213,6 +221,10 @@ class FsspecStorage:
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecStorage, (self._url, self._options)
 
+    @property
+    def _is_object_store(self) -> bool:
+        return not _OBJECT_STORES.isdisjoint(_PROTOCOL.findall(self._url))
+
     def stat(self, path: str) -> FileInfo | None:
         try:
             return self._file(self._fs.info(path))
@@ -250,6 +262,16 @@ class FsspecStorage:
         file.close()
 
     def make_directory(self, path: str) -> list[str]:
+        if self._is_object_store:
+            # There are no directories, and a bucket is not ours to make, or to remove.
+            bucket = path.strip("/").partition("/")[0]
+            with suppress(PermissionError):  # whoever may write need not be allowed to look
+                if not self._fs.exists(bucket):
+                    raise InvalidArgumentError(
+                        f"{without_credentials(self._url)!r}: there is no bucket {bucket!r}; "
+                        "create it first, or write the name of one that there is"
+                    )
+            return []
         missing = []
         ancestor = path
         while ancestor.strip("/") and not self._fs.exists(ancestor):

@@ -3,9 +3,11 @@ from __future__ import annotations
 import gzip
 import sys
 import zipfile
+from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from jetlet import sinks, sources
 from jetlet.errors import (
@@ -165,3 +167,50 @@ def test_move_may_be_repeated(request, tmp_path, kind, source, target, found, le
     else:
         with storage.open_read(paths[1]) as file:
             assert file.read() == left
+
+
+class Buckets(MemoryFileSystem):
+    """An object store: nothing but objects, in buckets that its owner makes."""
+
+    protocol = "s3"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("s3://"))
+
+    def unstrip_protocol(self, name):
+        return f"s3:/{name}"
+
+    def _refuse(self, path, *args, **kwargs):
+        raise AssertionError(f"{path} is not ours to make or to remove")
+
+    mkdir = makedirs = rmdir = _refuse
+
+
+@pytest.fixture
+def buckets():
+    fsspec.register_implementation("s3", Buckets, clobber=True)
+    Buckets.store.clear()
+    yield fsspec.filesystem("s3")
+    fsspec.register_implementation("s3", "s3fs.S3FileSystem", clobber=True)
+    Buckets.clear_instance_cache()
+
+
+def test_a_sink_writes_to_a_bucket_that_is_there(buckets, read_all, write_all):
+    buckets.pipe("/bucket/other", b"")
+    write_all(sinks.text("s3://bucket/deep/out"), ["x"], ["y"])
+    assert read_all(sources.text("s3://bucket/deep/out")) == ["x", "y"]
+
+    sink = sinks.text("s3://bucket/failed")
+    sink.begin("run")
+    sink.abort("run")
+    assert not [path for path in buckets.find("/bucket") if "failed" in path]
+
+
+@pytest.mark.parametrize("url", ["s3://no-bucket/out", "s3://no-bucket"])
+def test_a_sink_never_creates_a_bucket(buckets, url):
+    with pytest.raises(InvalidArgumentError, match="there is no bucket 'no-bucket'; create it"):
+        sinks.text(url).begin("run")
+    assert not buckets.store
