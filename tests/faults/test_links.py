@@ -121,15 +121,24 @@ def run_spoiled(monkeypatch):
     """Run on two members whose link goes through a proxy; returns the error of the job."""
     proxies = []
 
-    def run(spoil, *, spoils_answers, caplog):
-        send_plan = MembersAttempt._send_plan
+    def run(spoil, *, spoils_answers, caplog, of_coordinator=False):
+        send_plan, bootstrap = MembersAttempt._send_plan, MembersAttempt._bootstrap
 
-        def through_a_proxy(attempt, addresses):
+        def proxy(address):
+            proxies.append(Proxy(address, spoil, spoils_answers=spoils_answers))
+            return proxies[0].address
+
+        def plan_through_a_proxy(attempt, addresses):
             # The member with the higher index connects to the other.
-            proxies.append(Proxy(addresses[0], spoil, spoils_answers=spoils_answers))
-            send_plan(attempt, {**addresses, 0: proxies[0].address})
+            send_plan(attempt, {**addresses, 0: proxy(addresses[0])})
 
-        monkeypatch.setattr(MembersAttempt, "_send_plan", through_a_proxy)
+        def bootstrap_through_a_proxy(attempt, index, address):
+            return bootstrap(attempt, index, proxy(address) if index == 1 else address)
+
+        if of_coordinator:
+            monkeypatch.setattr(MembersAttempt, "_bootstrap", bootstrap_through_a_proxy)
+        else:
+            monkeypatch.setattr(MembersAttempt, "_send_plan", plan_through_a_proxy)
         seen = set()
 
         def sink(item):
@@ -170,3 +179,8 @@ def test_bytes_that_are_lost_changed_or_doubled_are_noticed(
 ):
     error = run_spoiled(Once(change), spoils_answers=spoils_answers, caplog=caplog)
     assert re.search("damaged on the way|is missing|nothing came", error)
+
+
+def test_a_member_that_does_not_hear_the_coordinator_any_more_is_lost(run_spoiled, caplog):
+    error = run_spoiled(stall, spoils_answers=True, caplog=caplog, of_coordinator=True)
+    assert re.search(r"member 1 does not hear the coordinator: nothing came for [0-9.]+ s", error)
