@@ -188,6 +188,21 @@ class TestOutcomes:
         run(jobs, "words")
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
+    @pytest.mark.parametrize("on", ["spark", "embedded"])
+    def test_a_misspelt_path_is_told_before_an_engine_starts(self, project, monkeypatch, on):
+        monkeypatch.setitem(sys.modules, "jetlet.spark.engine", None)  # importing it would fail
+        project.write(
+            "misspelt.py",
+            """
+            from jetlet import Pipeline, sinks, sources
+            p = Pipeline("misspelt")
+            p.read_from(sources.text("no/such.txt")).write_to(sinks.noop())
+            """,
+        )
+        result = project.jetlet("run", "misspelt.py", "--on", on)
+        assert result.exit_code == 2
+        assert "there is no 'no/such.txt'" in result.stderr
+
 
 class TestOptions:
     @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def _planned(loaded: Loaded, on: str) -> DAG | Plannable:
         return planned_for_spark(loaded.what)
     except PlanningError as error:
         raise Refused(str(error)) from error
+    except OSError as error:  # of a source that was looked at
+        raise Refused(f"{loaded.what.name} did not start: {describe(error)}") from error
 
 
 def _is_batch_on_spark(what: DAG | Plannable, on: str, streaming: str | None) -> bool:

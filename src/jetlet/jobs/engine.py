@@ -77,10 +77,13 @@ class EngineJobs:
         with self._lock:
             return list(self._running)
 
-    def close(self) -> None:
-        """Take no more jobs, cancel those that run, and wait until their threads have ended."""
+    def close(self) -> bool:
+        """Take no more jobs, cancel those that run, and wait until their threads have ended.
+
+        True if nobody had closed them before.
+        """
         with self._lock:
-            self.is_closed = True
+            is_first, self.is_closed = not self.is_closed, True
             jobs = list(self._running)
         # All at once: each takes a moment.
         for job in jobs:
@@ -92,6 +95,7 @@ class EngineJobs:
         for thread in ending:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
+        return is_first
 
 
 def dag_of(what: object, default_parallelism: int) -> DAG:

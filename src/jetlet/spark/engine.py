@@ -268,9 +268,8 @@ class SparkEngine:
 
     def close(self) -> None:
         """Cancel the jobs that still run; stop the session if it was started here. Idempotent."""
-        if self._jobs.is_closed:
+        if not self._jobs.close():
             return
-        self._jobs.close()
         if not self._started.owned:
             self._restore_session()
         self._started.stop()
