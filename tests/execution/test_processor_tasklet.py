@@ -14,8 +14,9 @@ from jetlet.errors import ProcessorContractError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.call_reports import BLOCKING_CALL_NS, SLOW_CALL_NS, STALLED_CALLS
 from jetlet.execution.processor_state import State
-from jetlet.execution.processor_tasklet import CALL_TARGET_NS, FIRST_INBOX, MAX_INBOX
+from jetlet.execution.processor_tasklet import FIRST_INBOX, MAX_INBOX
 from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS
+from jetlet.execution.tuning import CALL_TARGET_NS
 
 ONE_INPUT = ({},)
 TWO_INPUTS = ({}, {})

@@ -31,10 +31,11 @@ from jetlet.execution.outbound_edge import (
     SingleTargetEdge,
     UnicastEdge,
 )
-from jetlet.execution.processor_tasklet import CALL_TARGET_NS, ProcessorTasklet, run_at_once
+from jetlet.execution.processor_tasklet import ProcessorTasklet, run_at_once
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.tasklet_supplier import TaskletSupplier
+from jetlet.execution.tuning import CALL_TARGET_NS
 from jetlet.execution.watermark_origins import WatermarkOrigins
 from jetlet.snapshots.context import EXACTLY_ONCE, NONE
 from jetlet.snapshots.restore import EndedTasklet

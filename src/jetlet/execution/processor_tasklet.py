@@ -21,13 +21,12 @@ from jetlet.execution.outbox import EdgeOutbox, shorten
 from jetlet.execution.processor_state import State
 from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
+from jetlet.execution.tuning import CALL_TARGET_NS
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.snapshots.context import EXACTLY_ONCE, SnapshotContext
 from jetlet.snapshots.tasklet import TaskletSnapshots
 
-CALL_TARGET_NS = 1_000_000
-"""A cooperative call should return within 1 ms."""
 MAX_INBOX = 16384
 """Items that an inbox holds at the most, however fast the processor is."""
 FIRST_INBOX = 256

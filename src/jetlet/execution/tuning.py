@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff, check_backoff
-from jetlet.execution.processor_tasklet import CALL_TARGET_NS
 
+if TYPE_CHECKING:
+    from jetlet.execution.execution_service import ExecutionService
+
+CALL_TARGET_NS = 1_000_000
+"""A cooperative call should return within 1 ms."""
 BATCH_CALL_TARGET_NS = 50_000_000
 """Calls of processors may take this long where nobody waits for single items."""
 PACKET_LIMIT = 16 * 1024
@@ -34,4 +38,7 @@ class Tuning:
 
     def service(self, name: str) -> ExecutionService:
         """The workers."""
+        # Imported when needed: settings of jobs have their defaults from here.
+        from jetlet.execution.execution_service import ExecutionService
+
         return ExecutionService(self.workers, name=name, backoff=self.backoff)

@@ -14,8 +14,7 @@ from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff
 from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.plan_run import PlanRun
-from jetlet.execution.processor_tasklet import CALL_TARGET_NS
-from jetlet.execution.tuning import Tuning
+from jetlet.execution.tuning import CALL_TARGET_NS, Tuning
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.engine import EngineJobs, Plannable, dag_of

@@ -17,8 +17,7 @@ from jetlet.core.pickling import check_picklable
 from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff
-from jetlet.execution.processor_tasklet import CALL_TARGET_NS
-from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, Tuning
+from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, CALL_TARGET_NS, Tuning
 from jetlet.jobs.config import OF_MEMBERS, OF_RESTARTS, OF_SNAPSHOTS, JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
