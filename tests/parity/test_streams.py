@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet.core import Processor, Traits
 from jetlet.testing import END, Timed, scripted_stream
 
 PARTS = 4
@@ -168,3 +169,41 @@ def slow_names(split):
         if key % 2 == split:
             yield key, f"name {key}"
     yield from ((f"nobody {split}", n) for n in range(5000))
+
+
+class Numbers(Processor):
+    """The numbers of the items."""
+
+    def process(self, ordinal, inbox):
+        if self.outbox.offer_batch([item[1] for item in inbox.items()]):
+            inbox.clear()
+
+
+class Twice(Processor):
+    """Each item and, half a second later, the same again."""
+
+    traits = Traits(handles_times=True)
+
+    def process_item(self, ordinal, event):
+        time, item = event
+        return self.outbox.offer_batch([(time, item), (time + 500, item)])
+
+
+def test_processors_of_ones_own(streaming_engine):
+    p, out = Pipeline("own"), collectors("numbers windows")
+    stream = read(p)
+    stream.custom_transform(Numbers).write_to(out["numbers"])
+    (
+        stream.custom_transform(Twice)
+        .grouping_key(lambda item: item[0])
+        .window(windows.tumbling(500))
+        .aggregate(agg.counting())
+        .write_to(out["windows"])
+    )
+
+    streaming_engine.run(p)
+
+    assert sorted(out["numbers"].items) == sorted(number for _, (_, number) in EVENTS)
+    twice = [(time + later, item) for time, item in EVENTS for later in (0, 500)]
+    expected = {window: len(items) for window, items in in_windows(500, 500, twice).items()}
+    assert {(w.start, w.end, w.key): w.result for w in out["windows"].items} == expected

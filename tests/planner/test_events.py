@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from jetlet import (
@@ -17,7 +19,7 @@ from jetlet import (
     whole_item,
     windows,
 )
-from jetlet.core import Processor
+from jetlet.core import Processor, Traits
 from jetlet.errors import (
     JobFailedError,
     MissingTimestampsError,
@@ -470,10 +472,43 @@ def test_an_item_of_a_build_side_becomes_a_dead_letter_as_it_is():
     assert [letter.item for letter in bad.items] == [("x", 1)]
 
 
-def test_custom_processors_see_events():
+class Suffixed(Processor):
+    def process_item(self, ordinal, item):
+        return self.try_emit(f"{item}!")
+
+
+@pytest.mark.parametrize("supplier", [Suffixed, partial(Suffixed)], ids=["class", "function"])
+def test_custom_processors_see_items(supplier):
+    p, out = Pipeline("p"), sinks.collect()
+    stage = timed_numbers(p).custom_transform(supplier)
+    stage.write_to(out)
+    p.run(on="embedded")
+
+    assert out.items == ["1!"]
+    assert not stage.has_timestamps
+
+
+def test_a_window_behind_a_processor_that_does_not_handle_times_is_refused():
+    stage = timed_numbers(Pipeline("p")).custom_transform(Suffixed, name="suffixed")
+    with pytest.raises(MissingTimestampsError, match="'suffixed' has no timestamps"):
+        stage.window(windows.tumbling(10)).aggregate(agg.counting())
+
+
+def test_times_can_be_given_anew_behind_a_custom_processor():
+    p, out = Pipeline("p"), sinks.collect()
+    stage = timed_numbers(p).custom_transform(Suffixed).add_timestamps(lambda text: int(text[0]))
+    stage.window(windows.tumbling(10)).aggregate(agg.to_list()).write_to(out)
+    p.run(on="embedded")
+
+    assert [window.result for window in out.items] == [["1!"]]
+
+
+def test_custom_processors_that_handle_times_see_events():
     p, out = Pipeline("p"), sinks.collect()
 
     class Times(Processor):
+        traits = Traits(handles_times=True)
+
         def process_item(self, ordinal, event):
             return self.try_emit((event[0], f"at {event[0]}"))
 

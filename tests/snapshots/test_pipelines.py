@@ -61,7 +61,7 @@ class Sabotage:
 class Saboteur(Processor):
     """Passes everything on, as long as it is let."""
 
-    traits = Traits(state=State.NONE)
+    traits = Traits(state=State.NONE, handles_times=True)
 
     def __init__(self, sabotage):
         self._sabotage = sabotage

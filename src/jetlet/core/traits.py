@@ -59,6 +59,9 @@ class Traits:
     needs_index: bool = True
     """False if it works as well without knowing how many processors its vertex has and which of
     them it is. What reads a DataFrame runs in as many tasks as Spark likes."""
+    handles_times: bool = False
+    """True if it takes and emits ``(timestamp, item)`` behind a stage with timestamps. Else it sees
+    items, and what it emits has no timestamps, since nobody knows which they should be."""
     is_stream: bool = False
     """True for a source that has no end."""
     side_ordinals: tuple[int, ...] = ()

@@ -426,7 +426,11 @@ class Stage(BasicStage[T]):
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> Stage[Any]:
-        """A processor of your own; see :class:`jetlet.core.Processor`."""
+        """A processor of your own; see :class:`jetlet.core.Processor`.
+
+        It sees items, and what it emits has no timestamps, unless its ``traits`` say that it
+        ``handles_times``.
+        """
         return self._add(
             CustomTransform(
                 name=name or "custom-transform",

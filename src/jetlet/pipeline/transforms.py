@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
-from jetlet.core.vertex import ProcessorSupplier
+from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregate import AggregateOperation
 from jetlet.pipeline.service_factory import ServiceFactory
@@ -558,6 +558,18 @@ class CustomTransform(Transform):
     """A processor of the user's own."""
 
     supplier: Callable[[], Processor] | ProcessorSupplier
+
+    @cached_property
+    def handles_times(self) -> bool:
+        """True if the processor has declared that it takes items with their timestamps."""
+        return Vertex(self.name, self.supplier).traits.handles_times
+
+    @cached_property
+    def has_timestamps(self) -> bool:
+        return self.inputs[0].has_timestamps and self.handles_times
+
+    def needs_items(self, ordinal: int) -> bool:
+        return not self.handles_times
 
 
 @dataclass(eq=False, kw_only=True)

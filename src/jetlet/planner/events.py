@@ -128,6 +128,8 @@ def _wanted_times(graph: Graph) -> set[Node]:
     for node in reversed(graph.nodes):
         transform = node.transform
         for ordinal, source in enumerate(node.inputs):
+            if not source.transform.has_timestamps:
+                continue
             if node in wanted if transform.passes_times else not transform.needs_items(ordinal):
                 wanted.add(source)
     return wanted

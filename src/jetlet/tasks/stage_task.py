@@ -80,7 +80,7 @@ class TaskStageSupplier(ProcessorSupplier):
             task = self._task()
         except Exception:  # it cannot be made here
             task = None
-        declared: Traits = getattr(task, "traits", Traits())
+        declared: Traits = replace(getattr(task, "traits", Traits()), handles_times=True)
         if declared.state is not None:
             return declared
         if self._application.stores:
