@@ -60,7 +60,9 @@ class PartitionReader:
 
     ``offset=None`` is the first record that is there. What happens if the records at the offset are
     gone, or damaged, is up to ``on_gap``: ``"skip"`` goes on with the next that there are and logs
-    a warning, ``"fail"`` raises. ``on_skip`` is told how many records were skipped.
+    a warning, ``"fail"`` raises. ``on_skip`` is told how many records were skipped. With
+    ``on_bad``, blocks whose records cannot be decoded are skipped, and it is told the offset, the
+    bytes and the reason.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class PartitionReader:
         *,
         on_gap: OnGap = "fail",
         on_skip: Callable[[int], object] | None = None,
+        on_bad: Callable[[int, bytes, BadRecordError], object] | None = None,
     ) -> None:
         self._directory = directory
+        self._on_bad = on_bad
         self._serializer = serializer
         self._on_gap = on_gap
         self._on_skip = on_skip
@@ -192,21 +196,29 @@ class PartitionReader:
                 self._is_sealed = True
                 self._next_base = block.offset
             elif block.offset + block.records > self._skip_to:
-                self._hold(block, cursor.data)
-                return True
+                if self._hold(block, cursor.data):
+                    return True
             cursor = self._cursor
             assert cursor is not None
 
-    def _hold(self, block: Block, data: bytes) -> None:
+    def _hold(self, block: Block, data: bytes) -> bool:
         self._pause = self._empty_polls = 0
         try:
             items, timestamps = decode(block, data, self._serializer)
         except BadRecordError as error:
             path = segment_path(self._directory, self._base)
+            bad = BadRecordError(f"{path}: {error}")
+            bad.__cause__ = error.__cause__
+            if self._on_bad is not None:
+                raw = bytes(data[block.start : block.start + block.length])
+                self._on_bad(block.offset, raw, bad)
+                self.offset = block.offset + block.records
+                return False
             self.seek(self.offset)  # whoever goes on shall not miss it
-            raise BadRecordError(f"{path}: {error}") from error.__cause__
+            raise bad from error.__cause__
         self._held = items, timestamps, max(self._skip_to - block.offset, 0)
         self.offset = max(block.offset, self._skip_to)
+        return True
 
     def _peek(self) -> Block | None:
         assert self._cursor is not None

@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.described import Described
+from jetlet.pipeline.errors import RawRecord
+from jetlet.pipeline.sink import OnError
 
 __all__ = ["Polled", "StreamReader", "StreamSource"]
 
@@ -32,6 +34,8 @@ class Polled(Generic[T]):
     is_end: bool = False
     """Nothing more comes from the partition, so that others need not wait for it. A reader may say
     so with items or without, and more than once; after it was restored it says so again."""
+    rejected: Sequence[tuple[RawRecord, Exception]] = ()
+    """Records that could not be read, each with the reason, unless these fail the job."""
 
 
 class StreamReader(ABC, Generic[T]):
@@ -79,6 +83,8 @@ class StreamSource(Described, ABC, Generic[T]):
     has_native_timestamps: bool = False
     is_replayable: bool = False
     """True if readers can ``save`` and ``restore`` positions."""
+    on_error: OnError = "fail"
+    """What becomes of records that cannot be read; a sink for them does not travel."""
 
     @abstractmethod
     def partitions(self) -> Sequence[Any]:

@@ -97,5 +97,6 @@ class StreamSourceStage(Generic[T]):
             allowed_lag=to_ms("allowed_lag", allowed_lag),
             idle_timeout=to_ms("idle_timeout", idle_timeout),
             local_parallelism=self._parallelism,
+            on_error=self._source.on_error,
         )
         return Stage(self._pipeline, self._pipeline._add(transform))

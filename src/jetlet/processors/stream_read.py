@@ -9,7 +9,7 @@ from typing import Any
 from jetlet.core.clock import Clock
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
-from jetlet.core.outbox import Outbox
+from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import StreamSupplier
@@ -17,7 +17,7 @@ from jetlet.errors import ProcessorContractError
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
-from jetlet.processors.base import BatchProcessor
+from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.event_time import (
     BatchWatermark,
     EventTimePolicy,
@@ -42,8 +42,16 @@ class Timestamps:
 class StreamReadSupplier(StreamSupplier):
     """Finds the partitions where the job is submitted, and takes them along to the readers."""
 
-    def __init__(self, source: StreamSource[Any], timestamps: Timestamps) -> None:
+    def __init__(
+        self,
+        source: StreamSource[Any],
+        timestamps: Timestamps,
+        data_ordinals: Ordinals = None,
+        policy: ErrorPolicy | None = None,
+    ) -> None:
         self.source = source
+        self._data_ordinals = data_ordinals
+        self._policy = policy
         self.partitions: Sequence[Any] = ()
         self.timestamps = timestamps
 
@@ -54,7 +62,9 @@ class StreamReadSupplier(StreamSupplier):
         return Traits(state=State.SAVED, emits_at_end=False, is_stream=True)
 
     def get(self) -> Processor:
-        return StreamReadProcessor(self.source, self.partitions, self.timestamps)
+        return StreamReadProcessor(
+            self.source, self.partitions, self.timestamps, self._data_ordinals, self._policy
+        )
 
     def batch_reader(self, batches: Iterator[Sequence[Any]]) -> Processor:
         return BatchReadProcessor(batches, self.timestamps)
@@ -70,9 +80,15 @@ class StreamReadProcessor(BatchProcessor):
     makes_watermarks = True
 
     def __init__(
-        self, source: StreamSource[Any], partitions: Sequence[Any], timestamps: Timestamps
+        self,
+        source: StreamSource[Any],
+        partitions: Sequence[Any],
+        timestamps: Timestamps,
+        data_ordinals: Ordinals = None,
+        policy: ErrorPolicy | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(data_ordinals)
+        self._policy = policy or ErrorPolicy("")
         self.is_cooperative = not source.is_blocking
         self._source = source
         self._partitions = partitions
@@ -125,6 +141,9 @@ class StreamReadProcessor(BatchProcessor):
         if polled is None:
             self._is_at_end = True
             return True
+        for each in polled:
+            for record, error in each.rejected:
+                self.reject(self._policy, record, error)
         if self._watermarks is None:
             for each in polled:
                 self.send(each.items)

@@ -22,6 +22,7 @@ from jetlet.errors import (
     InputNotFoundError,
     InvalidArgumentError,
     JetletError,
+    JobFailedError,
     OutputExistsError,
 )
 from jetlet.log import Log
@@ -34,8 +35,17 @@ from jetlet.log.segments import (
     segment_path,
 )
 from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
-from jetlet.testing import verify_processor
+from jetlet.testing import assert_collected_eventually, verify_processor
 from jetlet.testing.clock import ManualClock
+
+
+def fail_to_decode():
+    raise ValueError("cannot be decoded here")
+
+
+class Undecodable:
+    def __reduce__(self):
+        return fail_to_decode, ()
 
 
 @pytest.fixture
@@ -796,6 +806,50 @@ class TestSource:
         verify_processor(
             supplier, expect_output=["a", "b", "c", "d"], order_matters=False, endless=True
         )
+
+    @pytest.mark.parametrize("on_error", ["fail", "skip", "sink"])
+    def test_records_that_cannot_be_decoded(self, directory, on_error):
+        with Log(directory, partitions=1) as log:
+            for batch in (["a"], [Undecodable()], ["b", "c"], [Undecodable(), "d"]):
+                log.append(batch, timestamps=1)
+        letters, out = sinks.collect(), sinks.collect()
+        p = Pipeline("bad")
+        policy = letters if on_error == "sink" else on_error
+        source = sources.log(directory, on_error=policy, name="read")
+        p.read_from(source).with_native_timestamps().write_to(out)
+        with EmbeddedEngine() as engine:
+            job = engine.submit(p)
+            if on_error == "fail":
+                with pytest.raises(JobFailedError, match="cannot be decoded here"):
+                    job.join(30)
+                return
+            with Log(directory) as log:
+                log.append(["end"], timestamps=2)
+            assert_collected_eventually(job, out, ["a", "b", "c", "end"], timeout=30)
+            job.cancel()
+        name = "skipped" if on_error == "skip" else "dead_letters"
+        assert job.metrics()["read"].counters[name] == 2
+        if on_error == "sink":
+            places = [(each.item.origin, each.item.offset) for each in letters.items]
+            assert places == [(str(directory), 1), (str(directory), 4)]
+            assert all(b"fail_to_decode" in each.item.raw for each in letters.items)
+            assert all("cannot be decoded here" in each.error for each in letters.items)
+
+    def test_records_that_cannot_be_decoded_are_behind_what_was_saved(self, directory):
+        with Log(directory, partitions=1) as log:
+            for batch in (["a"], [Undecodable()], ["b"]):
+                log.append(batch, timestamps=1)
+        source = sources.log(directory, on_error="skip")
+        rejected, items, positions = [], [], [None]
+        for _ in range(20):
+            reader = self.open(source)
+            reader.restore(positions)
+            for each in reader.poll(1):
+                rejected += [record.offset for record, _ in each.rejected]
+                items += each.items
+            positions = reader.save()
+            reader.close()
+        assert (items, rejected) == (["a", "b"], [1])
 
     def test_gap_is_skipped_and_counted_or_fails(self, directory):
         counted = []

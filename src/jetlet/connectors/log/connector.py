@@ -17,11 +17,13 @@ from jetlet.core.arguments import (
 )
 from jetlet.core.durations import Duration
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import InvalidArgumentError
+from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.log.blocks import Serializer
 from jetlet.log.log import SEGMENT_BYTES, Directory, Log, LogOptions
 from jetlet.log.reader import OnGap, PartitionReader
-from jetlet.pipeline.sink import SinkWriter, TransactionalSink, WriterPlace
+from jetlet.pipeline.checks import check_on_error
+from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.sink import OnError, SinkWriter, TransactionalSink, WriterPlace
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 
 T = TypeVar("T")
@@ -46,6 +48,11 @@ class LogSource(StreamSource[Any]):
     gone, because retention has deleted them before they were read, are skipped with a warning;
     with ``on_gap="fail"`` the job fails.
 
+    Records that cannot be decoded fail the job, too. With ``on_error="skip"`` those that were
+    appended together with one are left out and counted, with a sink it gets a
+    :class:`~jetlet.DeadLetter` whose ``item`` has their first ``offset``, and their bytes as
+    ``raw``.
+
     There must be a log, unless ``partitions`` says how many one is to have that is made now. A log
     that others write to should be opened with its ``serializer``: what is pickled is then refused
     rather than run.
@@ -62,6 +69,7 @@ class LogSource(StreamSource[Any]):
         on_gap: OnGap = "skip",
         partitions: int | None = None,
         serializer: Serializer | None = None,
+        on_error: OnError = "fail",
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:
@@ -69,13 +77,20 @@ class LogSource(StreamSource[Any]):
         options = LogOptions.of(what, directory, partitions=partitions, serializer=serializer)
         check_start(what, start, "partitions to offsets", "earliest", "latest")
         check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
+        check_on_error(what, on_error)
         self._options = options
+        self.on_error = on_error
         self._start = start
         self._on_gap: OnGap = on_gap
         self.name = check_name(what, name) or f"log-source({options.directory.split('/')[-1]})"
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or 1
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever reads need only know that bad records do not fail the job.
+        on_error = self.on_error
+        return {**self.__dict__, "on_error": on_error if isinstance(on_error, str) else "skip"}
 
     def partitions(self) -> Sequence[LogPartition]:
         # "Latest" is when the job is submitted: what is appended while it starts is not missed.
@@ -105,7 +120,11 @@ class LogSource(StreamSource[Any]):
         self, partitions: Sequence[LogPartition], context: ProcessorContext
     ) -> StreamReader[Any]:
         return LogStreamReader(
-            Log.with_options("sources.log", self._options), partitions, self._on_gap, context
+            Log.with_options("sources.log", self._options),
+            partitions,
+            self._on_gap,
+            context,
+            rejects=self.on_error != "fail",
         )
 
 
@@ -118,8 +137,12 @@ class LogStreamReader(StreamReader[Any]):
         partitions: Sequence[LogPartition],
         on_gap: OnGap,
         context: ProcessorContext,
+        *,
+        rejects: bool = False,
     ) -> None:
         self._log = log
+        self._rejects = rejects
+        self._rejected = Rejected()
         self._partitions = partitions
         self._on_gap: OnGap = on_gap
         self._context = context
@@ -129,11 +152,14 @@ class LogStreamReader(StreamReader[Any]):
 
     def poll(self, limit: int) -> Sequence[Polled[Any]]:
         readers = self._readers or self._open()
-        polled = []
+        polled: list[Polled[Any]] = []
         # Another one comes first each time, so that none has to wait for busier ones.
         self._turn = (self._turn + 1) % len(readers)
         for index, reader in readers[self._turn :] + readers[: self._turn]:
             records = reader.poll(limit)
+            if self._rejected:
+                polled.append(Polled(index, (), rejected=self._rejected))
+                self._rejected = Rejected()
             if records is not None:
                 polled.append(Polled(index, records.items, records.timestamps))
                 limit -= len(records.items)
@@ -161,10 +187,17 @@ class LogStreamReader(StreamReader[Any]):
     def _open(self) -> list[tuple[int, PartitionReader]]:
         for i, (partition, start) in enumerate(zip(self._partitions, self._starts, strict=True)):
             reader = self._log.reader(
-                partition.index, start, on_gap=self._on_gap, on_skip=self._count_skipped
+                partition.index,
+                start,
+                on_gap=self._on_gap,
+                on_skip=self._count_skipped,
+                on_bad=self._reject if self._rejects else None,
             )
             self._readers.append((i, reader))
         return self._readers
+
+    def _reject(self, offset: int, raw: bytes, error: BadRecordError) -> None:
+        self._rejected.add(RawRecord(self._log.directory, None, offset, raw), error)
 
     def _count_skipped(self, count: int) -> None:
         self._context.count("skipped_offsets", count)

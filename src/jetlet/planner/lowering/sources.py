@@ -28,4 +28,5 @@ def _lower_stream_source(
         transform.allowed_lag, watermark_step(dag.graph, node), transform.idle_timeout
     )
     timestamps = Timestamps(transform.timestamps, transform.timestamp_fn, policy)
-    dag.emit(node, dag.vertex(node, StreamReadSupplier(transform.source, timestamps)))
+    supplier = StreamReadSupplier(transform.source, timestamps, sides.data, sides.policy)
+    dag.emit(node, dag.vertex(node, supplier))
