@@ -20,7 +20,7 @@ from jetlet.core.items import Watermark
 from jetlet.core.outbox import Ordinals
 from jetlet.core.traits import Repeats
 from jetlet.errors import InvalidArgumentError
-from jetlet.processors.base import STATELESS, TURN_NS, BatchProcessor, ErrorPolicy
+from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 
 __all__ = ["BatchedProcessor"]
 
@@ -32,8 +32,9 @@ begun in the same call."""
 class BatchedProcessor(BatchProcessor):
     """Calls ``fn(items)`` with up to ``max_batch`` items at a time.
 
-    If it fails, the policy applies to each item of the list; to fail the job names the first. With
-    ``blocking`` the function may block, and the processor gets a thread of its own.
+    If it fails, and the job is to go on, it is called again with each half of the list, and so on:
+    the policy applies to items with which it fails alone. To fail the job names the first item.
+    With ``blocking`` the function may block, and the processor gets a thread of its own.
     """
 
     # Which items come together depends on timing, and what the function makes of them may, too.
@@ -62,7 +63,8 @@ class BatchedProcessor(BatchProcessor):
         self._fn = fn
         self._max_batch = max_batch
         self._policy = policy
-        self._turn_ns = BLOCKING_TURN_NS if blocking else TURN_NS
+        if blocking:
+            self.turn_ns = BLOCKING_TURN_NS
         self._collected: list[Any] = []
         self._had_input = False
 
@@ -71,7 +73,7 @@ class BatchedProcessor(BatchProcessor):
             return
         self._had_input = True
         now = self.context.clock.monotonic_ns
-        end = now() + self._turn_ns
+        end = now() + self.turn_ns
         items = inbox.items()
         position = 0
         while position < len(items):
@@ -114,17 +116,22 @@ class BatchedProcessor(BatchProcessor):
 
     def _run(self) -> None:
         items, self._collected = self._collected, []
+        self.send(self._results(items))
+
+    def _results(self, items: list[Any]) -> list[Any]:
         try:
             # Copies: what the function does to its list, or to the one it returned, is its own
             # business.
             results = self._fn(list(items))
             if results is None:
                 raise TypeError("the function of map_batched must return a list of results")
-            out = list(results)
+            return list(results)
         except Exception as error:
             if self._policy.fails:
                 raise self._policy.failure(items[0]) from error
-            for item in items:
-                self.reject(self._policy, item, error)
-            return
-        self.send(out)
+            if len(items) == 1:
+                self.reject(self._policy, items[0], error)
+                return []
+        # Who is lost must not depend on who happened to come together.
+        half = len(items) // 2
+        return self._results(items[:half]) + self._results(items[half:])
