@@ -627,6 +627,33 @@ class WorksOnlyOnWholeInput(Processor):
             inbox.clear()
 
 
+class Annotates(Processor):
+    """Changes what others may have, too."""
+
+    def process(self, ordinal, inbox):
+        for item in inbox.items():
+            item["seen"] = True
+        if self.outbox.offer_batch(inbox.items()):
+            inbox.clear()
+
+
+@pytest.mark.parametrize("may_change_items", [False, True])
+def test_items_are_not_changed_in_place_unless_that_is_allowed(may_change_items):
+    def verify():
+        verify_processor(
+            Annotates,
+            input=[{"n": 1}, {"n": 2}],
+            expect_output=[{"n": 1, "seen": True}, {"n": 2, "seen": True}],
+            may_change_items=may_change_items,
+        )
+
+    if may_change_items:
+        verify()
+    else:
+        with pytest.raises(ProcessorContractError, match="changed an item of its input in place"):
+            verify()
+
+
 BREACHES = [
     (OffersAfterRefusal, "after the outbox had refused .* in the same call"),
     (SwallowsTheReport, "after the outbox had refused .* in the same call"),

@@ -35,6 +35,7 @@ def verify_processor(
     compare: Compare | None = None,
     snapshots: bool = True,
     may_wait: bool = False,
+    may_change_items: bool = False,
     endless: bool = False,
     context: ProcessorContext | None = None,
     timeout: float = 5.0,
@@ -82,6 +83,8 @@ def verify_processor(
     :param may_wait: true for a processor that waits for something outside of it, such as an event
         loop: a call without progress is repeated when it calls ``context.wake()`` and from time to
         time, and is an error only if there is none for ``timeout`` seconds.
+    :param may_change_items: true for a processor that may change the items that come in, because
+        nobody else has them.
     :param endless: true for a streaming source: stop it as soon as it has emitted as many items as
         expected.
     :param context: what the processor is initialised with.
@@ -114,6 +117,7 @@ def verify_processor(
         compare,
         order_matters,
         may_wait,
+        may_change_items,
         endless,
         context if context is not None else ProcessorContext(vertex_name="verified"),
         timeout,

@@ -94,6 +94,7 @@ class Case:
     compare: Compare | None
     order_matters: bool
     may_wait: bool
+    may_change_items: bool
     endless: bool
     context: ProcessorContext
     timeout: float
@@ -195,6 +196,7 @@ class Verification:
 
     def _process(self, ordinal: int, batch: list[Any]) -> None:
         handed_over = list(batch)
+        images = [None if self._case.may_change_items else _image(item) for item in batch]
         inbox = Inbox(handed_over)
         while inbox:
             size = len(inbox)
@@ -207,6 +209,13 @@ class Verification:
                     f"process() changed its input: {shorten(batch)} now is "
                     f"{shorten(handed_over)}; the batch is shared with other readers, so copy it"
                 )
+            for item, image in zip(batch, images, strict=True):
+                if image is not None and _has_changed(item, image):
+                    raise ProcessorContractError(
+                        f"process() changed an item of its input in place, which now is "
+                        f"{shorten(item)}; others may have the same item, so copy it, or write "
+                        f"verify_processor(..., may_change_items=True) if it has no other owner"
+                    )
             self._expect_progress(
                 "process", len(inbox) < size, f"; it is stuck at {shorten(first)}"
             )
@@ -429,6 +438,24 @@ class Verification:
         if not missing and not unexpected:
             return ""
         return f"missing {shorten(missing)}, unexpected {shorten(unexpected)}"
+
+
+_UNCHANGEABLE: Final = frozenset({int, float, bool, str, bytes, type(None)})
+
+
+def _image(item: Any) -> bytes | None:
+    """What an item is now; ``None`` if it cannot change or cannot be told."""
+    if type(item) in _UNCHANGEABLE:
+        return None
+    try:
+        return pickle.dumps(item)
+    except Exception:
+        return None
+
+
+def _has_changed(item: Any, image: bytes) -> bool:
+    # What is kept with an item, such as a cached property, may come without changing it.
+    return _image(item) != image and bool(pickle.loads(image) != item)
 
 
 class _Feed:
