@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -19,12 +20,14 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clusters import connect_server, local_cluster, standalone
 
 from jetlet import JobConfig, JobStatus, Pipeline, SparkEngine, agg, sinks, sources, whole_item
+from jetlet.core import Inbox, Processor, Repeats, Traits
 from jetlet.log import Log
 
 CLUSTERS: dict[str, Any] = {
@@ -276,6 +279,52 @@ def rebalance_with_executor_killed(engine: SparkEngine, directory: Path) -> Any:
     stage.map(kill("executor", mark)).write_to(sinks.json_lines(target))
     engine.submit(p).join(PATIENCE)
     return [read_numbers(target), mark.exists(), others(target)]
+
+
+class Shuffling(Processor):
+    """Emits its items at the end, in another order each time; it may forget other ones as well."""
+
+    def __init__(self, repeats: Repeats, *, forgets: bool) -> None:
+        self.traits = Traits(repeats=repeats)
+        self._items: list[int] = []
+        self._share = 0.5 if forgets else 0
+        self._is_shuffled = False
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        self._items += inbox.take()
+
+    def complete(self) -> bool:
+        if not self._is_shuffled:
+            self._is_shuffled = True
+            chance = random.SystemRandom()
+            self._items = [n for n in self._items if chance.random() >= self._share]
+            chance.shuffle(self._items)
+        return self.outbox.offer_batch(self._items)
+
+
+def behind_shuffling(engine: SparkEngine, directory: Path, name: str, make: Any) -> Any:
+    """What comes to a stage whose executor dies when some was read, and what was sent to it."""
+    mark, target, sent = (directory / f"{name}{part}" for part in ("", "-items", "-sent"))
+    p = Pipeline(name)
+    stage = p.read_from(numbers(8, 500)).custom_transform(make, name="shuffle")
+    stage.write_to(sinks.json_lines(sent))
+    stage.rebalance().map(kill("executor", mark)).write_to(sinks.json_lines(target))
+    engine.submit(p).join(PATIENCE)
+    return [read_numbers(target), mark.exists(), read_numbers(sent)]
+
+
+@scenario
+def shuffling_with_executor_killed(engine: SparkEngine, directory: Path) -> Any:
+    """The same items come in another order when they are made again."""
+    make = partial(Shuffling, Repeats.ITEMS, forgets=False)
+    return behind_shuffling(engine, directory, "shuffling", make)
+
+
+@scenario
+def forgetful_with_executor_killed(engine: SparkEngine, directory: Path) -> Any:
+    """Other items would come if they were made again."""
+    make = partial(Shuffling, Repeats.NO, forgets=True)
+    return behind_shuffling(engine, directory, "forgetful", make)
 
 
 def numbers(splits: int, size: int) -> Any:

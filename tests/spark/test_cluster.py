@@ -20,7 +20,9 @@ KILLED = ("worker_killed", "executor_killed")
 @pytest.fixture(scope="module")
 def on_local_cluster(drive, tmp_path_factory):
     directory = tmp_path_factory.mktemp("local-cluster")
-    scenarios = ("files", *KILLED, "rebalance_with_executor_killed")
+    behind = ("rebalance", "shuffling", "forgetful")
+    killed = (*KILLED, *(f"{name}_with_executor_killed" for name in behind))
+    scenarios = ("files", *killed)
     found, _ = drive("local-cluster", directory, *scenarios)
     return found
 
@@ -96,6 +98,22 @@ def test_files_of_rebalanced_items_have_each_item_once(on_local_cluster):
     assert items == list(range(4000))
     # Neither what the lost attempts wrote nor any trace of the run is left.
     assert others == ["_SUCCESS"]
+
+
+@pytest.mark.fault
+def test_items_that_come_in_another_order_when_they_are_made_again_come_once(on_local_cluster):
+    items, was_killed, sent = on_local_cluster["shuffling_with_executor_killed"]
+    assert was_killed
+    assert items == sent == list(range(4000))
+
+
+@pytest.mark.fault
+def test_items_that_nobody_could_make_again_are_kept(on_local_cluster):
+    """What was sent is what arrived, although the executor that had sent it was lost."""
+    items, was_killed, sent = on_local_cluster["forgetful_with_executor_killed"]
+    assert was_killed
+    assert items == sent
+    assert 0 < len(items) < 4000
 
 
 @pytest.mark.fault

@@ -157,3 +157,10 @@ def test_what_spark_says_becomes_one_line(text, said, kind):
 
 def test_an_error_without_a_text_is_named():
     assert str(explain(EOFError(), "words")) == "job 'words' failed on Spark: EOFError"
+
+
+def test_what_was_to_be_kept_and_is_lost_can_be_run_again():
+    said = "org.apache.spark.SparkException: Checkpoint block rdd_3_1 not found! Either"
+    error = explain(RuntimeError(said), "job")
+    assert isinstance(error, RestartableError)
+    assert "run the job again" in str(error)

@@ -3,7 +3,7 @@
 ::
 
     class Squares(Processor):
-        traits = Traits(state=State.NONE, repeats=Repeats.IN_ORDER, emits_at_end=False)
+        traits = Traits(state=State.NONE, repeats=Repeats.BOTH, emits_at_end=False)
 
 What is not declared is assumed to be the inconvenient case.
 """
@@ -26,15 +26,16 @@ class State(enum.Enum):
     """State that is lost with the processor. A host that would have to save it refuses it."""
 
 
-class Repeats(enum.IntEnum):
-    """What comes out if a processor is run again on the same items in the same order."""
+class Repeats(enum.Flag):
+    """What is certain to come out if a processor is run again."""
 
     NO = 0
-    """Anything: other items, or other numbers of them."""
-    ITEMS = 1
-    """The same items in any order."""
-    IN_ORDER = 2
-    """The same items in the same order."""
+    """Nothing: there may be other items, or other numbers of them."""
+    IN_ORDER = enum.auto()
+    """The same items in the same order, if its own come in the same order."""
+    ITEMS = enum.auto()
+    """The same items in some order, if its own are the same in some order."""
+    BOTH = IN_ORDER | ITEMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Traits:
     """False if its state need not be carried from one micro-batch to the next: because it is empty
     after each, or because :meth:`~jetlet.core.Processor.join_micro_batch` gives it another."""
     repeats: Repeats = Repeats.NO
-    """What comes out if it is run again on the same input. Spark does that with tasks."""
+    """What comes out if it is run again, as Spark does with tasks whose executor was lost."""
     emits_at_end: bool = True
     """False if ``complete`` emits nothing that would not have come without it."""
     needs_index: bool = True

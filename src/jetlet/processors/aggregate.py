@@ -227,7 +227,7 @@ class CombineByKeyProcessor(KeyedProcessor):
 class AccumulateProcessor(BatchProcessor):
     """Collects all items; emits one result, or with ``is_final=False`` one accumulator."""
 
-    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
+    traits = Traits(state=State.SAVED, repeats=Repeats.BOTH, needs_index=False)
 
     def __init__(self, operation: Operation, *, is_final: bool, step: str = "aggregate") -> None:
         super().__init__()

@@ -86,7 +86,7 @@ class AsyncMapSupplier(ProcessorSupplier):
         return Traits(
             state=State.SAVED,
             spans_batches=False,
-            repeats=Repeats.IN_ORDER if self.options.ordered else Repeats.ITEMS,
+            repeats=Repeats.BOTH if self.options.ordered else Repeats.ITEMS,
             emits_at_end=False,
             needs_index=False,
         )

@@ -20,7 +20,7 @@ from jetlet.errors import ItemFailedError
 from jetlet.pipeline.errors import DeadLetter
 
 STATELESS: Final = Traits(
-    state=State.NONE, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
+    state=State.NONE, repeats=Repeats.BOTH, emits_at_end=False, needs_index=False
 )
 """Traits of what makes the same of an item whatever came before."""
 

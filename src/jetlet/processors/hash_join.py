@@ -114,7 +114,7 @@ class HashJoinProcessor(BatchProcessor):
         self.traits = Traits(
             state=State.SAVED,
             spans_batches=False,  # the build sides come again with each batch
-            repeats=Repeats.IN_ORDER,
+            repeats=Repeats.BOTH,
             emits_at_end=False,
             needs_index=not self._policy.fails,
         )

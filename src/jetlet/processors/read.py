@@ -43,7 +43,7 @@ class ReadSupplier(SplitSupplier):
 
     def traits(self) -> Traits:
         return Traits(
-            state=State.SAVED, spans_batches=False, repeats=Repeats.IN_ORDER, emits_at_end=False
+            state=State.SAVED, spans_batches=False, repeats=Repeats.BOTH, emits_at_end=False
         )
 
     def get(self) -> Processor:

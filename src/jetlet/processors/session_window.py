@@ -60,8 +60,9 @@ class SessionWindowProcessor(EventStateProcessor):
         assert operation.combine is not None
         self._step = step
         self._window = window
-        if window.early_period is not None:
-            self.traits = replace(self.traits, repeats=Repeats.NO)
+        self.traits = replace(
+            self.traits, repeats=Repeats.BOTH if window.early_period is None else Repeats.NO
+        )
         self._operation = operation
         self._combine = operation.combine
         self._key_fns: Sequence[KeyFn | None] = (

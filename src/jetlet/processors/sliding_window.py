@@ -112,7 +112,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             self.traits,
             # The second stage adds up what the first has emitted when a batch ended.
             spans_batches=not emits_frames,
-            repeats=Repeats.IN_ORDER if window.early_period is None else Repeats.NO,
+            repeats=Repeats.BOTH if window.early_period is None else Repeats.NO,
         )
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
         self._slides = window.size > window.slide

@@ -69,7 +69,7 @@ class SortProcessor(BatchProcessor):
     Files are made in ``spill_dir``, by default in the system's place for temporary files.
     """
 
-    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
+    traits = Traits(state=State.SAVED, repeats=Repeats.BOTH, needs_index=False)
 
     def __init__(
         self,

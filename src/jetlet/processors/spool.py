@@ -26,7 +26,7 @@ class SpoolProcessor(BatchProcessor):
     What exceeds ``memory_limit`` bytes, going by samples, is kept in a temporary file.
     """
 
-    traits = Traits(state=State.SAVED, repeats=Repeats.IN_ORDER, needs_index=False)
+    traits = Traits(state=State.SAVED, repeats=Repeats.BOTH, needs_index=False)
 
     def __init__(self, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from jetlet.core.inbox import Inbox
@@ -15,6 +16,7 @@ __all__ = ["TakeProcessor"]
 _FINAL: Final = Traits(
     state=State.SAVED, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
 )
+_PRELIMINARY: Final = replace(STATELESS, repeats=Repeats.IN_ORDER)
 
 
 class TakeProcessor(BatchProcessor):
@@ -26,7 +28,7 @@ class TakeProcessor(BatchProcessor):
 
     def __init__(self, count: int, *, is_final: bool = True) -> None:
         super().__init__()
-        self.traits = _FINAL if is_final else STATELESS
+        self.traits = _FINAL if is_final else _PRELIMINARY
         self._left = count
         self._is_final = is_final
 

@@ -39,7 +39,7 @@ class TimestampProcessor(BatchProcessor):
     traits = Traits(
         state=State.SAVED,
         spans_batches=False,
-        repeats=Repeats.IN_ORDER,
+        repeats=Repeats.BOTH,
         emits_at_end=False,
         needs_index=False,
     )

@@ -74,6 +74,12 @@ _SYMPTOMS = (
         "write them to files, or set spark.driver.maxResultSize=0",
     ),
     _Symptom(
+        r"Checkpoint block \S+ not found",
+        "what a stage has emitted was lost with the executors that had it, and the stage does not "
+        "say that it would emit the same again (traits, in docs/core-api.md): run the job again",
+        is_restartable=True,
+    ),
+    _Symptom(
         r"ExecutorLostFailure \(executor (\S+) .*?\)\s*(?:Reason: (.*))?",
         "executor \\1 was lost again and again: \\2",
         is_restartable=True,

@@ -175,5 +175,5 @@ class BatchFrameSupplier(SplitSupplier):
 
     def traits(self) -> Traits:
         return Traits(
-            state=State.NONE, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
+            state=State.NONE, repeats=Repeats.ITEMS, emits_at_end=False, needs_index=False
         )

@@ -18,7 +18,7 @@ from jetlet.execution.tuning import Tuning
 from jetlet.processors.read import ReadSupplier
 from jetlet.spark.batch import exchange
 from jetlet.spark.batch.exchange import COLUMNS, FIRST_CLIENT, METRICS
-from jetlet.spark.batch.fragment_spec import TASK_TUNING, PickledSplits, is_repeatable, make_spec
+from jetlet.spark.batch.fragment_spec import TASK_TUNING, PickledSplits, make_spec
 from jetlet.spark.batch.fragments import channel_order, cut
 from jetlet.spark.batch.task import FragmentTask, RunningTask
 from jetlet.spark.failure import TaskFailure, unpack
@@ -287,31 +287,3 @@ def test_a_reader_gets_neighbouring_splits(count, readers):
     shares = [splits[reader::readers] for reader in range(readers)]
     assert [i for share in shares for i in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def repeatable(pipeline, name):
-    dag = pipeline.plan(default_parallelism=1)
-    (fragment,) = (f for f in cut(dag) if dag[name] in f.vertices)
-    return is_repeatable(dag, fragment, dag[name])
-
-
-async def later(item):
-    return item
-
-
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (lambda s: s.map(whole_item, name="x"), True),
-        (lambda s: s.map(whole_item, name="x", local_parallelism=2), False),
-        (lambda s: s.map_async(later, name="x"), True),
-        (lambda s: s.map_async(later, name="x", ordered=False), False),
-        (lambda s: s.map_async(later, ordered=False).map(whole_item, name="x"), False),
-        (lambda s: s.merge(s.map(whole_item), name="x"), False),
-        (lambda s: s.grouping_key(whole_item).aggregate(agg.counting(), name="x"), False),
-    ],
-)
-def test_an_order_that_chance_decides_is_known_as_such(build, expected):
-    p = Pipeline("p")
-    build(p.read_from(sources.items([1]))).write_to(sinks.collect())
-    assert repeatable(p, "x") is expected

@@ -11,11 +11,12 @@ from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, Routing, from_, one_key
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.processor import Processor
-from jetlet.core.traits import Repeats, State
+from jetlet.core.traits import State
 from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, Tuning
 from jetlet.spark.batch.exchange import OutputPort
-from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order, cut, is_broadcast
+from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order, cut
+from jetlet.spark.batch.reruns import Rerun, reruns
 from jetlet.spark.frames import frame_source
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def make_spec(
     copies = {v: inner.vertex(_for_tasks(v, tasks[fragment], splits)) for v in fragment.vertices}
     names = {v.name for v in dag.vertices}
     outputs: dict[str, OutputPort] = {}
+    emitted = reruns(dag, tasks)
     for exchange in fragment.outputs:
         edge = exchange.edge
         stand_in = _stand_in(inner, f"to {edge.dest.name}", names)
@@ -98,7 +100,7 @@ def make_spec(
             key_fn=edge.key_fn,
             targets=1 if exchange.is_broadcast else tasks[exchange.dest],
             checks_every_key=edge.checks_every_key,
-            is_repeatable=is_repeatable(dag, fragment, edge.source),
+            is_repeatable=emitted[edge.source] is Rerun.SAME_ORDER,
             is_marking=marking_exchange(exchange.dest) is exchange,
         )
     exchanged = {x.edge for x in (*fragment.outputs, *fragment.inputs)}
@@ -160,21 +162,6 @@ def marking_exchange(fragment: Fragment) -> Exchange | None:
         if not any(map(frame_source, exchange.source.vertices)):
             return exchange
     return None
-
-
-def is_repeatable(dag: DAG, fragment: Fragment, vertex: Vertex) -> bool:
-    """True if the vertex emits its items in the same order whenever a task is run again.
-
-    It does unless items of several processors or edges mix by chance on the way to it.
-    """
-    if vertex.parallelism(1) > 1 or vertex.traits.repeats < Repeats.IN_ORDER:
-        return False
-    inbound = [e for e in dag.inbound(vertex) if not is_broadcast(e)]
-    if len(inbound) > 1:
-        return False
-    return all(
-        is_repeatable(dag, fragment, e.source) for e in inbound if e.source in fragment.vertices
-    )
 
 
 def _stand_in(dag: DAG, name: str, taken: Iterable[str]) -> Vertex:

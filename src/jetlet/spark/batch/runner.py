@@ -39,12 +39,13 @@ from jetlet.spark.batch.exchange import (
 from jetlet.spark.batch.fragment_spec import fragments_of, make_spec, marking_exchange
 from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order
 from jetlet.spark.batch.job_progress import FragmentProgress, JobProgress
+from jetlet.spark.batch.reruns import Rerun, reruns
 from jetlet.spark.batch.task import FragmentTask, Payloads
 from jetlet.spark.failure import explain, unpack
 from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source
 from jetlet.spark.members.slots import context_of
-from jetlet.spark.shipping import dump_splits, dumps
+from jetlet.spark.shipping import dump_splits, dumps, is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +89,13 @@ class SparkRunner:
         self._tasks = {f: self._task_count(f, width) for f in self.fragments}
         self._channel_order = {f: channel_order(dag, f) for f in self.fragments}
         self._sources = {f: self._open_source(f) for f in self.fragments}
+        emitted = reruns(dag, self.fragments)
+        self._kept = {
+            f
+            for f in self.fragments
+            if any(emitted[x.edge.source] is Rerun.DIFFERS for x in f.shuffled_outputs)
+        }
+        """Those whose rows nobody can make again."""
         self._splits = {
             v.name: dump_splits(v, v.supplier.splits)
             for v in dag.vertices
@@ -219,6 +227,8 @@ class SparkRunner:
         ends: list[DataFrame] = []
         for fragment in fragments:
             frame = self._frame(run, fragment, rows)
+            if fragment in self._kept:
+                frame = self._keep(run, fragment, frame)
             readers = len({x.dest for x in fragment.shuffled_outputs})
             sinks = sum(v in self._sinks for v in fragment.vertices)
             end = self._end(fragment)
@@ -237,6 +247,19 @@ class SparkRunner:
             for channel, payload in _fetch(reduce(lambda a, b: a.unionAll(b), ends)):
                 self._hear(run, channel, payload)
         return rows
+
+    def _keep(self, run: Run, fragment: Fragment, frame: DataFrame) -> DataFrame:
+        """Run a fragment once and for all, on a cluster with a copy of its rows on two executors.
+
+        Where driver and executor are one process, none is ever lost alone.
+        """
+        context = context_of(self._spark)
+        if context is not None and is_one_process(context.master or ""):
+            return frame
+        from pyspark import StorageLevel
+
+        self._start_job(run, f"{fragment.name}, to be kept")
+        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY_2)
 
     def _end(self, fragment: Fragment) -> str | None:
         """Which rows of a fragment the driver has to collect at the end; ``None`` if none."""

@@ -81,6 +81,9 @@ def default_settings(master: str, jvm: Jvm | None) -> dict[str, str]:
         _PROGRESS: "false",
         # A cancelled task's Python worker is killed after this; the default waits two seconds.
         "spark.python.task.killTimeout": "200ms",
+        # An executor that has taken the place of a lost one is known to the others within so many
+        # milliseconds, and gets its copies of what has to be kept.
+        "spark.storage.cachedPeersTtl": "1000",
         # Members that find fewer slots than there were when they were counted are told so after
         # ten seconds; the default waits ten minutes.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
