@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cloudpickle
 import pytest
@@ -200,11 +200,31 @@ class Locked(Exception):
         self.lock = threading.Lock()
 
 
-@pytest.mark.parametrize("cause", [Shifty("shift", 2), Locked()])
-def test_cause_that_cannot_travel_is_replaced_by_its_text(cause):
+class Large(Exception):
+    pass
+
+
+@pytest.mark.parametrize("cause", [Shifty("shift", 2), Locked(), Large("x" * 100_000)])
+def test_a_cause_comes_with_its_class_and_what_else_can_travel(cause):
+    error = raised(JobFailedError("x"), cause)
+    back = RemoteFailure.pack(error, limit=10_000).unpack()
+    assert type(back.__cause__) is type(cause)
+    assert str(cause).startswith(str(back.__cause__))
+    assert not hasattr(back.__cause__, "lock")
+
+
+def test_attributes_of_a_cause_come_along():
+    cause = Shifty("shift", 2)
+    cause.code = 7
     back = RemoteFailure.pack(raised(JobFailedError("x"), cause)).unpack()
+    assert (back.__cause__.code, back.__cause__.args) == (7, ("shift",))
+
+
+def test_a_cause_whose_class_is_not_there_is_replaced_by_its_text():
+    packed = RemoteFailure.pack(raised(JobFailedError("x"), Large("large")))
+    back = replace(packed, cause=b"of a module that is not here").unpack()
     assert isinstance(back.__cause__, RemoteError)
-    assert str(cause) in str(back.__cause__)
+    assert "large" in str(back.__cause__)
 
 
 def test_failure_without_a_cause():

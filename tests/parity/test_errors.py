@@ -11,7 +11,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from jetlet import DeadLetter, JobStatus, Pipeline, agg, service, sinks, sources, whole_item
+from jetlet import (
+    DeadLetter,
+    EmbeddedEngine,
+    JobStatus,
+    Pipeline,
+    agg,
+    service,
+    sinks,
+    sources,
+    whole_item,
+)
 from jetlet.errors import JobFailedError, UnpicklableFunctionError, UnstableKeyError
 
 NUMBERS = range(60)
@@ -260,6 +270,76 @@ def test_failure_names_vertex_stage_item_and_cause(engine, kind):
     expected = UnstableKeyError if kind in UNSTABLE else ValueError
     assert isinstance(error.__cause__, expected)
     assert f"{expected.__name__}: " in first
+
+
+class Refused(Exception):
+    """Cannot be pickled as it is: its class asks for other arguments than it keeps."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{reason} ({code})")
+        self.code = code
+
+
+class Unreadable:
+    """Can be pickled, and fails when it is to be made again."""
+
+    def __reduce__(self):
+        return refuse, (27,)
+
+
+def refuse(x):
+    if x == 27:
+        raise Refused(404, "not this one")
+    return x
+
+
+FAILING = {
+    "map": lambda s: s.map(refuse),
+    "behind": lambda s: s.rebalance().map(refuse, name="check"),
+    "key": lambda s: s.grouping_key(refuse).aggregate(agg.counting()),
+    "rebalance": lambda s: s.rebalance(refuse).map(abs, name="behind"),
+    "stateful": lambda s: s.grouping_key(refuse).map_stateful(list, lambda state, k, x: x),
+    "unstable": lambda s: s.rebalance(lambda x: [x] if x == 27 else x).map(abs, name="behind"),
+}
+
+
+def failure_of(submit, kind):
+    """Everything that is said of it; ``None`` if there is none."""
+    p = Pipeline("same")
+    FAILING[kind](p.read_from(sources.items(NUMBERS))).write_to(sinks.collect())
+    try:
+        submit(p)
+    except JobFailedError as error:
+        cause, first = error.__cause__, str(error).splitlines()[0]
+        return first, error.vertex, error.item, type(cause), str(cause), vars(cause).get("code")
+    return None
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_failure_is_the_same_wherever_it_happens(engine, kind):
+    """Only whether items move between processors makes a difference, here as there."""
+    expected = []
+    for workers in (1, 2):
+        with EmbeddedEngine(workers=workers) as here:
+            expected.append(failure_of(lambda p: here.submit(p).join(60), kind))
+
+    found = failure_of(engine.run, kind)
+
+    assert found in expected
+    assert found is not None or engine.name == "embedded-1"
+
+
+def test_an_item_that_cannot_be_read_is_that_of_the_stage_that_reads_it(engine):
+    if not engine.name.startswith("spark"):
+        pytest.skip("items are not written down")
+    p = Pipeline("unreadable")
+    made = p.read_from(sources.items([1])).map(lambda x: Unreadable(), name="make")
+    made.rebalance().map(id, name="read").write_to(sinks.noop())
+
+    with pytest.raises(JobFailedError, match="in vertex 'read'") as caught:
+        engine.run(p)
+
+    assert isinstance(caught.value.__cause__, Refused)
 
 
 def test_fused_failure_names_the_stage_among_several(engine):

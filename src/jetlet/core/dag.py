@@ -207,5 +207,10 @@ def _find_cycle(names: set[str], outbound: dict[str, list[str]]) -> list[str]:
         path.append(previous)
 
 
+def key_name(edge: Edge) -> str:
+    """What the key of an edge is called in messages: by the stage that it is for."""
+    return f"key of {edge.dest.name.removesuffix(PREPARE_SUFFIX)}"
+
+
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from jetlet.core.arguments import error_text
 from jetlet.core.pickling import dump
 from jetlet.errors import JobCancelledError, JobFailedError, RemoteError, RestartableError
+
+TEXT: Final = 1000
+"""Characters of an error's text that come along where the rest is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class RemoteFailure:
     ) -> RemoteFailure:
         """Made where the error happened, by ``cause`` if that is not its own.
 
-        A pickled cause of more than ``limit`` bytes is left out, and as much of the traceback.
+        Of a cause of more than ``limit`` bytes come its class and its text, and so much of the
+        traceback.
         """
         cause = cause or error.__cause__
         text = "".join(traceback.format_exception(cause)) if cause is not None else ""
@@ -66,11 +72,45 @@ class RemoteFailure:
 
 
 def _portable(cause: BaseException, limit: int) -> bytes | None:
-    """The cause itself, if it survives the journey."""
+    """The cause itself, or as much of it as survives the journey: its class, at the least."""
+    state = {name: value for name, value in vars(cause).items() if _pickled(value) is not None}
+    for made in (
+        cause,
+        _Bare(type(cause), cause.args, state),
+        _Bare(type(cause), (error_text(cause)[:TEXT],)),
+    ):
+        data = _pickled(made)
+        if data is not None and len(data) <= limit and type(pickle.loads(data)) is type(cause):
+            return data
+    return None
+
+
+def _pickled(value: Any) -> bytes | None:
+    """The value, if it can be pickled and made again."""
     try:
-        data = dump(cause)
-        if len(data) > limit or type(pickle.loads(data)) is not type(cause):
-            return None
+        data = dump(value)
+        pickle.loads(data)
     except Exception:  # whatever it is, it cannot travel
         return None
     return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """An error that is made anew without its ``__init__``, which may ask for other arguments."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.kind, self.args, self.state)
+
+
+def _remade(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(state)
+    return error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from jetlet.core.arguments import error_line
 from jetlet.errors import (
     ItemFailedError,
@@ -13,8 +16,13 @@ from jetlet.execution.execution_service import Execution
 from jetlet.execution.outbox import shorten
 
 
-def outcome(execution: Execution) -> JobFailedError | JobCancelledError | None:
-    """The error that a finished execution ends its job with, if any; its cause is chained."""
+def outcome(
+    execution: Execution, known_as: Mapping[str, str] = MappingProxyType({})
+) -> JobFailedError | JobCancelledError | None:
+    """The error that a finished execution ends its job with, if any; its cause is chained.
+
+    Vertices that are not the user's are named as those that they are ``known_as``.
+    """
     job_name = execution.name
     if execution.was_cancelled:
         return JobCancelledError(f"job {job_name!r} was cancelled")
@@ -22,7 +30,7 @@ def outcome(execution: Execution) -> JobFailedError | JobCancelledError | None:
     if failure is None:
         return None
     tasklet = execution.failed_tasklet
-    vertex = tasklet.vertex_name if tasklet else None
+    vertex = known_as.get(tasklet.vertex_name, tasklet.vertex_name) if tasklet else None
     item, step = execution.failed_item, None
     cause = cause_of(failure)
     kind, text = kind_of_failure(cause), error_line(cause)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jetlet.core.arguments import error_line
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
-from jetlet.core.dag import DAG, PREPARE_SUFFIX
+from jetlet.core.dag import DAG, key_name
 from jetlet.core.edge import Edge, Routing
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, Partitioner, assign
 from jetlet.core.processor import Processor, ProcessorContext
@@ -410,11 +410,10 @@ class ExecutionPlan:
         return self._local_routing(edge, targets)
 
     def _partitioner(self, edge: Edge) -> Partitioner:
-        stage = edge.dest.name.removesuffix(PREPARE_SUFFIX)
         return Partitioner(
             edge.key_fn,
             self.partition_count,
-            name=f"key of {stage}",
+            name=key_name(edge),
             checks_all=edge.checks_every_key,
         )
 

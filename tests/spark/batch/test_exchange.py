@@ -41,7 +41,7 @@ def rows_of(output):
 
 
 def port(routing, targets, *, key_fn=None, is_repeatable=True):
-    return OutputPort(3, "source", routing, key_fn, targets, is_repeatable=is_repeatable)
+    return OutputPort(3, "source", routing, key_fn, "key", targets, is_repeatable=is_repeatable)
 
 
 def write(port, batches, task=0):

@@ -20,7 +20,7 @@ CHANNEL, OTHER = 3, 4
 def sent(task, items, *watermarks, targets=2):
     """The rows that a task sends to each target."""
     output = TaskOutput(task)
-    port = OutputPort(CHANNEL, "source", Routing.PARTITIONED, None, targets)
+    port = OutputPort(CHANNEL, "source", Routing.PARTITIONED, None, "key", targets)
     writer = BatchExchangeWriter(output, port)
     writer.init(None, ProcessorContext(member_index=task, member_count=4))
     inbox = Inbox(items)

@@ -206,6 +206,8 @@ class OutputPort:
     """The vertex whose items leave there."""
     routing: Routing
     key_fn: Callable[[Any], Any] | None
+    key_name: str
+    """What the key is called in messages."""
     targets: int
     """Tasks of the fragment it leads to."""
     checks_every_key: bool = False
@@ -259,7 +261,10 @@ class ExchangeWriter(Processor):
                 self._output.add(port.channel, target, b"")
         if port.routing is Routing.PARTITIONED:
             self._partitioner = Partitioner(
-                port.key_fn, context.partition_count, checks_all=port.checks_every_key
+                port.key_fn,
+                context.partition_count,
+                name=port.key_name,
+                checks_all=port.checks_every_key,
             )
             self._owners = [p % self._targets for p in range(context.partition_count)]
             self._route = self._by_key
@@ -284,7 +289,7 @@ class ExchangeWriter(Processor):
             else:
                 shares = partitioner.route(batch, self._owners, self._targets)  # type: ignore[assignment]
         except Exception as error:
-            raise ItemFailedError(partitioner.failed_item(batch), "partitioning") from error
+            raise ItemFailedError(partitioner.failed_item(batch), partitioner.name) from error
         for target, share in enumerate(shares):
             if share:
                 self._append(target, share)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from jetlet.core.dag import DAG
+from jetlet.core.dag import DAG, key_name
 from jetlet.core.edge import Edge, Routing, from_, one_key
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT
 from jetlet.core.processor import Processor
@@ -60,10 +61,12 @@ class FragmentSpec:
     """The vertex whose items are the rows of a DataFrame, if there is one, and their form."""
     tuning: Tuning = TASK_TUNING
 
-    @property
-    def stand_ins(self) -> set[str]:
-        """Names of the vertices that are not the job's."""
-        return {*self.outputs, *self.broadcasts, *(name for name, _ in self.readers)}
+    @cached_property
+    def stand_ins(self) -> dict[str, str]:
+        """The vertices that are not the job's, with those of the job that they work for."""
+        given = (*self.broadcasts, *(name for name, _ in self.readers))
+        readers = {name: self.dag.outbound(self.dag[name])[0].dest.name for name in given}
+        return readers | {name: port.vertex for name, port in self.outputs.items()}
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -98,6 +101,7 @@ def make_spec(
             vertex=edge.source.name,
             routing=edge.routing,
             key_fn=edge.key_fn,
+            key_name=key_name(edge),
             targets=1 if exchange.is_broadcast else tasks[exchange.dest],
             checks_every_key=edge.checks_every_key,
             is_repeatable=emitted[edge.source] is Rerun.SAME_ORDER,

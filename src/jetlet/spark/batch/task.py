@@ -141,7 +141,7 @@ class RunningTask:
             if thread.ident is not None:
                 thread.join()
             service.shut_down()
-        failure = outcome(execution)
+        failure = outcome(execution, spec.stand_ins)
         if failure is not None:
             raise TaskFailure.pack(failure, execution.failure, spec.run_id)
         for _ in self._batches:
