@@ -176,6 +176,8 @@ class Vertex:
         self.preferred_parallelism = preferred_parallelism
         self.is_single = is_single
         self.hook = hook
+        self.side_ordinals: tuple[int, ...] = ()
+        """Outbound edges for what failed and what came late, if whoever made the vertex knows."""
         self._asked: tuple[ProcessorSupplier, Traits] | None = None
 
     @property
@@ -183,7 +185,10 @@ class Vertex:
         """What hosts may rely on; asked of the supplier once."""
         supplier = self.supplier
         if self._asked is None or self._asked[0] is not supplier:
-            self._asked = supplier, supplier.traits()
+            traits = supplier.traits()
+            if self.side_ordinals:
+                traits = replace(traits, side_ordinals=self.side_ordinals)
+            self._asked = supplier, traits
         return self._asked[1]
 
     def parallelism(self, default: int) -> int:

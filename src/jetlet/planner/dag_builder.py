@@ -45,9 +45,13 @@ class DagBuilder:
 
     def write_side_outputs(self, node: Node, sides: SideOutputs) -> None:
         """Add the edges to the sinks for failed and late items of a node that has been lowered."""
+        if not sides.sinks:
+            return
+        vertex = self.outputs[id(node)].side
+        vertex.side_ordinals = tuple(ordinal for ordinal, _ in sides.sinks)
         for ordinal, sink in sides.sinks:
             dest, inbound = self.sink_vertex(sink, None, None)
-            self.dag.edge(from_(self.outputs[id(node)].side, ordinal).to(dest, inbound))
+            self.dag.edge(from_(vertex, ordinal).to(dest, inbound))
 
     def vertex(
         self, node: Node, supplier: Supplier, *, suffix: str = "", is_single: bool = False

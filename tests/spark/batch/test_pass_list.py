@@ -55,3 +55,17 @@ def test_one_key_for_all_items():
     source, sink = (dag.new_vertex(name, Processor, 1) for name in ("source", "sink"))
     dag.edge(between(source, sink).partitioned(one_key).distributed())
     assert shown(dag)[1][1] == ["items of source from stage 0, shuffled into one task"]
+
+
+def test_what_failed_is_told_from_the_ordinary_output():
+    p = Pipeline("letters")
+    bad = sinks.collect(name="bad")
+    numbers = p.read_from(sources.items([1]))
+    numbers.map(str, on_error=bad, name="one").write_to(sinks.noop())
+    numbers.rebalance().map(str, on_error=bad, name="two").write_to(sinks.noop())
+    dag = p.plan(default_parallelism=1)
+    assert dag["one"].traits.side_ordinals == dag["two"].traits.side_ordinals == (1,)
+    assert dag["items-source"].traits.side_ordinals == ()
+    reads = [read for _, reads, _ in shown(dag) for read in reads]
+    assert "items of items-source from stage 0, shuffled" in reads
+    assert "failed or late items of one from stage 0, shuffled" in reads

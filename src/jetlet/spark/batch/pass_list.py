@@ -43,7 +43,9 @@ def _name(fragment: Fragment) -> str:
 def _described(exchange: Exchange) -> str:
     """How the items of one edge get there."""
     edge = exchange.edge
-    items = f"items of {edge.source.name} from stage {exchange.source.index}"
+    is_side = edge.source_ordinal in edge.source.traits.side_ordinals
+    what = "failed or late items" if is_side else "items"
+    items = f"{what} of {edge.source.name} from stage {exchange.source.index}"
     if exchange.is_broadcast:
         return f"all {items}, broadcast to each task"
     if exchange.dest.is_single or edge.routing is not Routing.PARTITIONED:
