@@ -59,9 +59,10 @@ def traits_of(processor: Processor) -> Traits:
         return traits
     saves = (
         kind.save_to_snapshot is not Processor.save_to_snapshot
-        and kind.restore_from_snapshot is not Processor.restore_from_snapshot
+        or kind.snapshot_commit_prepare is not Processor.snapshot_commit_prepare
     )
-    return replace(traits, state=State.SAVED if saves else State.UNSAVED)
+    restores = kind.restore_from_snapshot is not Processor.restore_from_snapshot
+    return replace(traits, state=State.SAVED if saves and restores else State.UNSAVED)
 
 
 class SplitSupplier(ProcessorSupplier):

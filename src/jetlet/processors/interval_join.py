@@ -59,6 +59,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext, different_state
+from jetlet.core.traits import Repeats
 from jetlet.pipeline.aggregate_loop import GeneratedCode
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
@@ -92,6 +93,7 @@ class IntervalJoinProcessor(EventStateProcessor):
     ``to_output`` fails, or an item that has no key.
     """
 
+    traits = replace(EventStateProcessor.traits, repeats=Repeats.BOTH)
     live = ("_sides", "_deadlines", "_numbers", "_time")
 
     def __init__(

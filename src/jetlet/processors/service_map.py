@@ -80,7 +80,7 @@ class ServiceSupplier(ProcessorSupplier):
         self._shared = _Lease(self.factory)
 
     def traits(self) -> Traits:
-        return STATELESS
+        return ServiceProcessor.traits
 
     def init(self, context: ProcessorContext) -> None:
         if self.factory.is_shared:
@@ -125,6 +125,8 @@ class _Lease:
 
 class ServiceProcessor(BatchProcessor):
     """Calls the function with its service for each item."""
+
+    traits = STATELESS
 
     def __init__(self, supplier: ServiceSupplier, service: Any, own: _Lease | None) -> None:
         super().__init__(supplier.data_ordinals)
