@@ -128,7 +128,8 @@ class MembersRunner:
         return self._is_cancelled
 
     def metrics(self) -> JobMetrics:
-        latest = [self._counters[member] for member in sorted(self._counters)]
+        # A copy: the job's thread empties it when it begins another attempt.
+        latest = [counters for _, counters in sorted(self._counters.copy().items())]
         return JobMetrics(
             (row for each in latest for row in each.processors),
             [worker for each in latest for worker in each.workers],
