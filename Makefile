@@ -44,7 +44,8 @@ test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
 	$(PYTEST) $(or $(PYTEST_ARGS),-n $(JOBS))
 
 check: lint ## lint, then run the tests without Spark, processes and servers (under a minute)
-	$(PYTEST) -n $(CORES) -m 'not (spark or cluster or fault or server or slow)' $(PYTEST_ARGS)
+	$(PYTEST) -n $(CORES) --hypothesis-profile=quick \
+		-m 'not (spark or cluster or fault or server or process or slow)' $(PYTEST_ARGS)
 
 lint: setup ## ruff check, ruff format --check, mypy --strict on src
 	$(BIN)/ruff check .

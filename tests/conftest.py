@@ -19,8 +19,12 @@ from hypothesis import settings
 from jetlet.jobs.members import members_coordinator
 
 # The same examples in every run, and no deadline: on a busy machine time says nothing about the
-# code. `pytest --hypothesis-profile=explore` looks for new examples instead.
+# code. `pytest --hypothesis-profile=explore` looks for new examples instead, `quick` is for the inner
+# loop.
 settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile(
+    "quick", derandomize=True, deadline=None, max_examples=10, print_blob=True
+)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("jetlet")
 
@@ -64,7 +68,7 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(config, items):
     """Tests that need a server are marked so, and what takes long begins first."""
     for item in items:
-        if SERVERS & set(item.fixturenames):
+        if SERVERS & set(item.fixturenames) or "[postgres" in item.name:
             item.add_marker(pytest.mark.server)
     if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
         items.sort(key=_turn)

@@ -18,6 +18,8 @@ from jetlet.cli.running_jobs import running_jobs
 from jetlet.errors import JobStateError
 from jetlet.log import Log
 
+pytestmark = pytest.mark.process
+
 PROMPT = 60.0
 JOBS = """
     from jetlet import Pipeline, agg, sinks, sources, windows

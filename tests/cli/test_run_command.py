@@ -23,6 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jetlet import __version__
 
+pytestmark = pytest.mark.process
+
 JOBS = """
     import itertools
     import logging

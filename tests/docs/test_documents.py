@@ -39,6 +39,7 @@ def program(document):
     return "\n".join(lines)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("document", [*documents()])
 def test_python_of_a_document_runs(document, tmp_path, short_lived):
     shutil.copytree(ROOT / "examples" / "data" / "books", tmp_path / "books")

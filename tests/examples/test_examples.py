@@ -247,6 +247,7 @@ def output_of(*command, cwd):
     return done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_as_a_script_and_by_the_command(name, tmp_path):
     file = EXAMPLES / f"{name}.py"
