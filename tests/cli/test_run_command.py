@@ -291,8 +291,13 @@ class TestStreams:
         told = process.stderr.readline()
         url = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n", told)[1]
         assert process.stdout.readline()
-        with urllib.request.urlopen(url, timeout=60) as response:
-            families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
+        families = {}
+        while (
+            "jetlet_job_running" not in families
+        ):  # the first item may come before the job is told
+            with urllib.request.urlopen(url, timeout=60) as response:
+                text = response.read().decode()
+            families = {f.name: f for f in text_string_to_metric_families(text)}
         assert families["jetlet_job_running"].samples[0].labels["job_name"] == "stream"
         lag = families["jetlet_vertex_watermark_lag_seconds"]
         assert "count" in {sample.labels["vertex"] for sample in lag.samples}
