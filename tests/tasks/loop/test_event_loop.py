@@ -273,7 +273,7 @@ def test_completing_twice_is_an_error_for_the_caller_and_for_the_job(
 
 
 def test_a_callback_that_takes_too_long_fails_the_task(bench, async_recorder, log):
-    b = bench(async_recorder, log=log, max_concurrency=2, callback_timeout=60)
+    b = bench(async_recorder, log=log, max_concurrency=2, callback_timeout=10.0)
     b.send("quick", "slow")
     b.run()
     b.advance(5.0)
