@@ -30,7 +30,7 @@ QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test lint format bench clean
+.PHONY: help setup demo check test fuzz lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,11 @@ lint: setup ## ruff check, ruff format --check, mypy --strict on src
 format: setup ## let ruff fix and format what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# For hours: make fuzz SECONDS=3600 SEED=1 HOSTS=embedded-1,members
+fuzz: setup ## random pipelines on every host against plain Python (SECONDS=600 SEED= HOSTS=)
+	@$(BIN)/python tests/fuzz/long_run.py $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))
 
 bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
 	@$(BENCH)

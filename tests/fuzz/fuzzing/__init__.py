@@ -1,0 +1,1 @@
+"""Random pipelines, what plain Python makes of them, and what each host makes of them."""
