@@ -363,6 +363,30 @@ def test_metrics_have_a_row_for_each_stream_and_the_container(engine, memory):
     assert metrics["s.out"].received == 10
 
 
+def test_what_tasks_measure_is_served(engine, memory):
+    pytest.importorskip("prometheus_client")
+    from jetlet.metrics.job_collector import JobCollector
+
+    class Measured(Copy):
+        def init(self, context):
+            context.gauge("open", 2.5)
+            with context.timer("lookup"):
+                pass
+
+    memory.send_all("in", range(6))
+    memory.end("in")
+    job = engine.submit(application(Measured, memory, checkpoints=checkpoints.in_memory()))
+    job.join(PROMPT)
+    samples = [sample for family in JobCollector([job]).collect() for sample in family.samples]
+    found = {
+        (sample.name, sample.labels.get("task") or sample.labels.get("partition")): sample.value
+        for sample in samples
+    }
+    assert found["jetlet_task_gauge", "partition 1"] == 2.5
+    assert found["jetlet_task_timer_calls_total", None] == 3
+    assert found["jetlet_container_committed_offset", "s.in[0]"] == 1
+
+
 def test_run_waits_for_the_end(memory):
     memory.send_all("in", range(3))
     memory.end("in")

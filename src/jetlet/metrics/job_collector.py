@@ -130,6 +130,25 @@ class _Families(dict[str, Metric]):
                     {**of_container, "partition": partition},
                     lag,
                 )
+            for task, values in row["gauges"].items():
+                for name, value in values.items():
+                    self._add(
+                        "jetlet_task_gauge",
+                        "What a task has set itself.",
+                        {**of_container, "task": task, "gauge": name},
+                        value,
+                    )
+            for name, timer in row["timers"].items():
+                of_timer = {**of_container, "timer": name}
+                self._add(
+                    "jetlet_task_timer_calls_total", "What tasks timed.", of_timer, timer["count"]
+                )
+                self._add(
+                    "jetlet_task_timer_seconds_total",
+                    "Time of what tasks timed.",
+                    of_timer,
+                    timer["ns"] / 1e9,
+                )
             for partition, offset in row["committed"].items():
                 if isinstance(offset, int):
                     self._add(

@@ -105,7 +105,8 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         """Per container of an application of tasks: its name and member; calls of ``process``,
         ``window`` and commits, and the time they took; messages chosen, and times there was none;
         messages in flight and pending; the share of the time in which its event loop was busy; its
-        lag by partition, in messages; and the offset by partition that was committed last.
+        lag by partition, in messages; the offset by partition that was committed last; and the
+        gauges and timers of its tasks.
         """
         rows = (row for vertex in self._vertices.values() for row in vertex.processors)
         return tuple(row["container"] for row in rows if "container" in row)

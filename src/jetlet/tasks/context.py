@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,13 @@ from jetlet.tasks.envelope import SystemStreamPartition
 from jetlet.tasks.state.container_storage import KeyValueStore
 
 
-def _no_count(name: str, amount: int = 1) -> None:
+def _no_count(name: str, amount: float = 1) -> None:
     """Where counts go that nobody shows."""
+
+
+def _no_timer(name: str) -> AbstractContextManager[None]:
+    """Where what is timed goes that nobody shows."""
+    return nullcontext()
 
 
 def _no_schedule(seconds: float, callback: Callable[[Any, Any], Any]) -> None:
@@ -37,6 +43,11 @@ class TaskContext:
     clock: Clock = SYSTEM_CLOCK
     count: Callable[[str, int], None] = _no_count
     """Add to a counter of the task's own, shown in the job's metrics."""
+    gauge: Callable[[str, float], None] = _no_count
+    """Set a value of the task's own, shown in the metrics of its container."""
+    timer: Callable[[str], AbstractContextManager[None]] = _no_timer
+    """``with context.timer("lookup"):`` measures how long something takes, and how often it is
+    done; shown in the metrics of the container, for all its tasks together."""
     schedule: Callable[[float, Callable[[Any, Any], Any]], None] = _no_schedule
     """``schedule(seconds, callback)`` calls ``callback(collector, coordinator)`` later, when none
     of the task's messages is in flight; from any thread. It is forgotten when the container ends.

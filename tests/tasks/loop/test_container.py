@@ -366,5 +366,27 @@ def test_metrics_of_the_container_and_its_streams(bench, log):
     assert rows["m.out"]["received"] == 4
 
 
+def test_gauges_and_timers_of_tasks(bench, log):
+    class Task:
+        def init(self, context):
+            self.context = context
+
+        def process(self, envelope, collector, coordinator):
+            self.context.gauge("latest", envelope.message)
+            with self.context.timer("lookup"):
+                b.clock.advance(envelope.message)
+
+    b = bench(Task, log=log, partitions=2, window_interval=None)
+    b.send(1, 3, partition=0)
+    b.send(2, partition=1)
+    b.run()
+    container = dict(b.tasklet.metrics_rows())["app"]["container"]
+    assert container["gauges"] == {"partition 0": {"latest": 3}, "partition 1": {"latest": 2}}
+    second = 1_000_000_000
+    assert container["timers"] == {
+        "lookup": {"count": 3, "ns": 6 * second, "longest_ns": 3 * second}
+    }
+
+
 def test_polled_has_no_end_by_default():
     assert Polled(None, []).is_end is False

@@ -246,6 +246,8 @@ class Container:
             clock=clock,
             count=self.count,
             schedule=schedule,
+            gauge=partial(self.metrics.gauge, task.name),
+            timer=partial(self.metrics.timed, clock=clock),
         )
 
     def _starts(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from jetlet.core.clock import Clock
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.tasks.loop.worker import Operation
 
@@ -17,7 +19,7 @@ class ContainerMetrics(TaskletMetrics):
     they took. ``received`` are the messages given to tasks.
     """
 
-    __slots__ = ("_lock", "chosen", "null", "operation_calls", "operation_ns")
+    __slots__ = ("_lock", "chosen", "gauges", "null", "operation_calls", "operation_ns", "timers")
 
     def __init__(self, name: str, container: int) -> None:
         super().__init__(name, container)
@@ -27,12 +29,35 @@ class ContainerMetrics(TaskletMetrics):
         """Times it gave none."""
         self.operation_calls = dict.fromkeys(Operation, 0)
         self.operation_ns = dict.fromkeys(Operation, 0)
+        self.gauges: dict[str, dict[str, float]] = {}
+        """By task: the values that it has set last."""
+        self.timers: dict[str, dict[str, int]] = {}
+        """What tasks have timed: how often, the nanoseconds of all, and of the longest."""
         self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of a task's own; from any thread."""
         with self._lock:
             super().count(name, amount)
+
+    def gauge(self, task: str, name: str, value: float) -> None:
+        """Set a value of a task's own; from any thread."""
+        with self._lock:
+            self.gauges.setdefault(task, {})[name] = value
+
+    @contextmanager
+    def timed(self, name: str, clock: Clock) -> Iterator[None]:
+        """Measure how long something of a task's takes; from any thread."""
+        started = clock.monotonic_ns()
+        try:
+            yield
+        finally:
+            elapsed = clock.monotonic_ns() - started
+            with self._lock:
+                timer = self.timers.setdefault(name, {"count": 0, "ns": 0, "longest_ns": 0})
+                timer["count"] += 1
+                timer["ns"] += elapsed
+                timer["longest_ns"] = max(timer["longest_ns"], elapsed)
 
     def row(
         self,
@@ -59,6 +84,9 @@ class ContainerMetrics(TaskletMetrics):
             "lag": dict(lag),
             "committed": dict(committed),
         }
+        with self._lock:
+            container["gauges"] = {task: dict(values) for task, values in self.gauges.items()}
+            container["timers"] = {name: dict(values) for name, values in self.timers.items()}
         return super().snapshot() | {
             "emitted": emitted,
             "queue_size": queue_size,
