@@ -19,8 +19,8 @@ from hypothesis import settings
 from jetlet.jobs.members import members_coordinator
 
 # The same examples in every run, and no deadline: on a busy machine time says nothing about the
-# code. `pytest --hypothesis-profile=explore` looks for new examples instead, `quick` is for the inner
-# loop.
+# code. `pytest --hypothesis-profile=explore` looks for new examples instead, `quick` is for the
+# inner loop.
 settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
     "quick", derandomize=True, deadline=None, max_examples=10, print_blob=True
