@@ -136,12 +136,20 @@ def test_rebalance_loses_nothing_and_by_key_keeps_keys_together(engine):
     assert len(places) == 20 and all(len(found) == 1 for found in places.values())
 
 
-def test_what_would_break_the_order_is_refused(engine):
-    p = Pipeline("broken", preserve_order=True)
-    p.read_from(sources.items([1])).rebalance().write_to(sinks.collect())
+async def later(x):
+    return x
 
-    with pytest.raises(OrderNotPreservableError, match=r"write \.rebalance\(key_fn\)"):
+
+def test_what_would_break_the_order_is_refused_unless_asked_for(engine):
+    p = Pipeline("broken", preserve_order=True)
+    p.read_from(sources.items([1])).map_async(later, ordered=False).write_to(sinks.collect())
+    with pytest.raises(OrderNotPreservableError, match="write ordered=True"):
         engine.submit(p)
+
+    p, out = Pipeline("on purpose", preserve_order=True), sinks.collect()
+    p.read_from(sources.items(range(100))).rebalance().write_to(out)
+    engine.run(p)
+    assert sorted(out.items) == list(range(100))
 
 
 def _positions(items):

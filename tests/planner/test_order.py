@@ -138,15 +138,15 @@ def test_merge_of_rebalanced_and_plain_input_keeps_the_order_of_both():
     assert parallelism(dag)["merge"] == 2
 
 
-def test_rebalance_without_a_key_is_refused():
-    p, stage = start()
-    stage.rebalance().map(str).write_to(sinks.collect())
+def test_order_begins_anew_behind_a_rebalance_that_was_asked_for():
+    p, stage = start(parallelism=2)
+    stage.rebalance().map_batched(list).map(str).write_to(sinks.collect())
 
-    with pytest.raises(OrderNotPreservableError) as caught:
-        p.plan()
+    dag = p.plan(default_parallelism=4)
 
-    assert "pipeline 'ordered' has preserve_order=True" in str(caught.value)
-    assert "write .rebalance(key_fn)" in str(caught.value)
+    assert parallelism(dag)["map-batched"] == parallelism(dag)["map"] == 4
+    assert [edge.routing for edge in dag.inbound(dag["map-batched"])] == [Routing.UNICAST]
+    assert [edge.routing for edge in dag.inbound(dag["map"])] == [Routing.ISOLATED]
 
 
 @pytest.mark.parametrize("method", ["map_async", "flat_map_async"])

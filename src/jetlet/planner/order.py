@@ -12,8 +12,8 @@ def mark_order(graph: Graph, pipeline: Pipeline) -> None:
     for node in graph.nodes:
         transform = node.transform
         if transform.breaks_order:
-            _check_break(node, pipeline)
-        elif pipeline.preserve_order or transform.makes_order:
+            continue  # as its user asked for; the order begins anew behind it
+        if pipeline.preserve_order or transform.makes_order:
             # Behind a key it is the order per key, which begins anew there.
             node.is_ordered = True
         else:
@@ -34,16 +34,6 @@ def is_isolated(node: Node, ordinal: int) -> bool:
     if source.transform.routing is not None:
         return False
     return transform.reads_isolated or (source.is_ordered and transform.reads_in_order(ordinal))
-
-
-def _check_break(node: Node, pipeline: Pipeline) -> None:
-    routing = node.transform.routing
-    if pipeline.preserve_order and routing is not None and routing.key_fn is None:
-        raise OrderNotPreservableError(
-            f"pipeline {pipeline.name!r} has preserve_order=True, and rebalance() without a key "
-            f"reorders items: write .rebalance(key_fn), which keeps the order per key, or "
-            f"Pipeline({pipeline.name!r}) without preserve_order"
-        )
 
 
 def _unordered(node: Node, pipeline: Pipeline) -> OrderNotPreservableError:
