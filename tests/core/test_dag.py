@@ -203,3 +203,11 @@ def test_each_two_step_vertex_is_a_cluster_of_its_own():
     dot = dag.to_dot()
     assert "subgraph cluster_0" in dot and "subgraph cluster_1" in dot
     assert "cluster_2" not in dot
+
+
+def test_unique_vertices_have_a_number_behind_their_name():
+    dag = DAG()
+    names = [dag.new_unique_vertex("map", Processor).name for _ in range(3)]
+    assert names == ["map", "map-2", "map-3"]
+    assert dag.new_unique_vertex("map-2", Processor, 3).name == "map-2-2"
+    assert dag["map-2-2"].local_parallelism == 3

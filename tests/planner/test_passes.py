@@ -208,3 +208,37 @@ def test_one_sink_for_several_stages_and_places_beside_each_other_are_fine():
     shared = sinks.csv("out")
     p = writing((None, shared), (shared, sinks.csv("out/bad")), (None, sinks.csv("out2")))
     assert p.plan()
+
+
+STEPS = {
+    "fused": lambda stage, number: stage.map(abs),
+    "not fused": lambda stage, number: stage.map_batched(list) if number % 2 else stage.map(abs),
+    "rebalanced": lambda stage, number: stage.rebalance().map(abs),
+    "timed": lambda stage, number: stage.add_timestamps(abs) if number % 2 else stage.map(abs),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_thousands_of_stages_are_planned(step):
+    p = Pipeline("long")
+    stage = p.read_from(sources.items([1]))
+    for number in range(2000):
+        stage = step(stage, number)
+    stage.write_to(sinks.collect())
+
+    dag = p.plan()
+
+    assert dag.outbound(dag["items-source"])
+    assert p.to_dot()
+
+
+def test_thousands_of_stages_run():
+    p, out = Pipeline("long"), sinks.collect()
+    stage = p.read_from(sources.items([1, 2]))
+    for _ in range(2000):
+        stage = stage.map(abs)
+    stage.write_to(out)
+
+    p.run(on="embedded")
+
+    assert sorted(out.items) == [1, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from jetlet.core.edge import Edge, Routing
 from jetlet.core.processor import Processor
@@ -21,6 +21,9 @@ class DAG:
         self.name = name
         self._vertices: dict[str, Vertex] = {}
         self._edges: list[Edge] = []
+        self._inbound: defaultdict[Vertex, dict[int, Edge]] = defaultdict(dict)
+        """By vertex and ordinal."""
+        self._outbound: defaultdict[Vertex, dict[int, Edge]] = defaultdict(dict)
 
     def new_vertex(
         self,
@@ -30,6 +33,19 @@ class DAG:
     ) -> Vertex:
         """Make a vertex and add it."""
         return self.vertex(Vertex(name, supplier, local_parallelism))
+
+    def new_unique_vertex(
+        self,
+        name: str,
+        supplier: Callable[[], Processor] | ProcessorSupplier,
+        local_parallelism: int = USE_DEFAULT,
+    ) -> Vertex:
+        """The same, under the name with a number behind it if the DAG has one of that name."""
+        number, free = 1, name
+        while free in self._vertices:
+            number += 1
+            free = f"{name}-{number}"
+        return self.new_vertex(free, supplier, local_parallelism)
 
     def vertex(self, vertex: Vertex) -> Vertex:
         """Add a vertex; names are unique within a DAG."""
@@ -48,19 +64,19 @@ class DAG:
                     f"{edge}: vertex {vertex.name!r} is not in this DAG; "
                     f"add it first with dag.vertex(...) or dag.new_vertex(...)"
                 )
-        for other in self._edges:
-            if other.source is edge.source and other.source_ordinal == edge.source_ordinal:
-                raise InvalidDagError(
-                    f"vertex {edge.source.name!r} has two outbound edges with ordinal "
-                    f"{edge.source_ordinal}: write from_({edge.source.name}, "
-                    f"{self._free(edge.source, outbound=True)}).to(...)"
-                )
-            if other.dest is edge.dest and other.dest_ordinal == edge.dest_ordinal:
-                raise InvalidDagError(
-                    f"vertex {edge.dest.name!r} has two inbound edges with ordinal "
-                    f"{edge.dest_ordinal}: write .to({edge.dest.name}, "
-                    f"{self._free(edge.dest, outbound=False)})"
-                )
+        outbound, inbound = self._outbound[edge.source], self._inbound[edge.dest]
+        if edge.source_ordinal in outbound:
+            raise InvalidDagError(
+                f"vertex {edge.source.name!r} has two outbound edges with ordinal "
+                f"{edge.source_ordinal}: write from_({edge.source.name}, "
+                f"{_free(outbound)}).to(...)"
+            )
+        if edge.dest_ordinal in inbound:
+            raise InvalidDagError(
+                f"vertex {edge.dest.name!r} has two inbound edges with ordinal "
+                f"{edge.dest_ordinal}: write .to({edge.dest.name}, {_free(inbound)})"
+            )
+        outbound[edge.source_ordinal] = inbound[edge.dest_ordinal] = edge
         self._edges.append(edge)
         return self
 
@@ -71,12 +87,6 @@ class DAG:
         for edge in self._edges:
             made.edge(edge.between(twins[edge.source], twins[edge.dest]))
         return made
-
-    def _free(self, vertex: Vertex, *, outbound: bool) -> int:
-        """The lowest ordinal that is not in use yet."""
-        edges = self.outbound(vertex) if outbound else self.inbound(vertex)
-        used = {e.source_ordinal if outbound else e.dest_ordinal for e in edges}
-        return next(i for i in range(len(used) + 1) if i not in used)
 
     @property
     def vertices(self) -> tuple[Vertex, ...]:
@@ -100,15 +110,11 @@ class DAG:
 
     def inbound(self, vertex: Vertex) -> list[Edge]:
         """Inbound edges by ordinal."""
-        return sorted(
-            (e for e in self._edges if e.dest is vertex), key=lambda edge: edge.dest_ordinal
-        )
+        return _by_ordinal(self._inbound.get(vertex, {}))
 
     def outbound(self, vertex: Vertex) -> list[Edge]:
         """Outbound edges by ordinal."""
-        return sorted(
-            (e for e in self._edges if e.source is vertex), key=lambda edge: edge.source_ordinal
-        )
+        return _by_ordinal(self._outbound.get(vertex, {}))
 
     def validate(self) -> None:
         """Refuse what cannot run: no vertices, gaps in ordinals, a cycle."""
@@ -214,3 +220,12 @@ def key_name(edge: Edge) -> str:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _by_ordinal(edges: Mapping[int, Edge]) -> list[Edge]:
+    return [edges[ordinal] for ordinal in sorted(edges)]
+
+
+def _free(used: Collection[int]) -> int:
+    """The lowest ordinal that is not in use yet."""
+    return next(i for i in range(len(used) + 1) if i not in used)
