@@ -292,9 +292,7 @@ class TestStreams:
         url = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n", told)[1]
         assert process.stdout.readline()
         families = {}
-        while (
-            "jetlet_job_running" not in families
-        ):  # the first item may come before the job is told
+        while "jetlet_job_running" not in families:  # an item may be faster
             with urllib.request.urlopen(url, timeout=60) as response:
                 text = response.read().decode()
             families = {f.name: f for f in text_string_to_metric_families(text)}
