@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks
+from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
 from jetlet.core import DAG, Processor, State, Traits, Vertex, between, from_
 from jetlet.errors import (
     InvalidArgumentError,
@@ -903,3 +903,27 @@ def test_no_snapshot_while_an_edge_of_higher_priority_is_drained(engine, kit, co
     tap.open()
     job.join(kit.PROMPT)
     assert sorted(ledger.items) == sorted([*range(1000), *range(COUNT)])
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "é" * 42], ids=["ascii", "beyond"])
+def test_a_name_that_file_systems_cannot_hold_is_refused(tmp_path, name):
+    p = Pipeline(name)
+    p.read_from(sources.items([1])).write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        engine.submit(p).join(60)  # without snapshots it may have any name
+        with pytest.raises(InvalidArgumentError, match="choose a shorter one"):
+            engine.submit(
+                p, JobConfig(processing_guarantee="exactly-once", snapshot_dir=str(tmp_path))
+            ).join(60)
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "é" * 41, "a/b", ".."])
+def test_any_other_name_is_that_of_a_directory(tmp_path, name):
+    p = Pipeline(name)
+    p.read_from(sources.items([1])).write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        engine.submit(
+            p, JobConfig(processing_guarantee="exactly-once", snapshot_dir=str(tmp_path))
+        ).join(60)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs"]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 from zlib import crc32
 
-from jetlet.errors import SnapshotError
+from jetlet.errors import InvalidArgumentError, SnapshotError
 from jetlet.snapshots.format import (
     Chunk,
     SnapshotRecord,
@@ -77,9 +77,19 @@ def naming(path: str) -> Iterator[None]:
         raise UnreadableError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
+LONGEST_NAME = 250
+"""Bytes: file systems allow 255, and a file that is being written has an ending more."""
+
+
 def file_name(name: str) -> str:
     """The name of a job or an export as that of a file."""
     quoted = quote(name, safe=" ")
+    if len(quoted) > LONGEST_NAME:
+        raise InvalidArgumentError(
+            f"the name {name[:40] + '...'!r} is to be that of a directory with snapshots, and is "
+            f"{len(quoted)} bytes long where file systems allow {LONGEST_NAME} (a letter beyond "
+            f"ASCII takes six or more): choose a shorter one"
+        )
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
