@@ -625,6 +625,9 @@ class Stuck(Processor):
     def process_item(self, ordinal, item):
         return self.try_emit(item)
 
+    def restore_from_snapshot(self, inbox):
+        inbox.clear()
+
     def save_to_snapshot(self):
         if not self._released.is_set():
             self._released.wait(self._limits.pop() if self._limits else 0)

@@ -211,6 +211,9 @@ class StuckOnce(Processor):
     def process_item(self, ordinal, item):
         return self.try_emit(item)
 
+    def restore_from_snapshot(self, inbox):
+        inbox.clear()
+
     def save_to_snapshot(self):
         try:
             Path(self._mark).touch(exist_ok=False)
