@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus
-from jetlet.core import DAG, Processor, Vertex, between
+from jetlet.core import DAG, Processor, State, Traits, Vertex, between
 from jetlet.errors import JobFailedError
 from jetlet.jobs.members.messages import Saved
 from jetlet.snapshots.format import SnapshotRecord
@@ -204,6 +204,7 @@ class StuckOnce(Processor):
     """The first one of all that is to save does not come back; it leaves a mark for the others."""
 
     is_cooperative = False
+    traits = Traits(state=State.NONE)
 
     def __init__(self, mark):
         self._mark = mark
