@@ -116,7 +116,7 @@ class _StreamReader:
         self._is_behind = False
         """Whether there was a stream."""
         self._unread = b""
-        self._decoded = b""
+        self._decoded = memoryview(b"")
 
     def read(self, size: int) -> bytes:
         while not self._decoded:
@@ -135,15 +135,15 @@ class _StreamReader:
                     continue
                 stream = self._stream = self._new_stream()
             if hasattr(stream, "needs_input"):
-                self._decoded = stream.decompress(data, _CHUNK)
+                self._decoded = memoryview(stream.decompress(data, _CHUNK))
             else:
-                self._decoded = stream.decompress(data)
+                self._decoded = memoryview(stream.decompress(data))
             if stream.eof:
                 self._unread = stream.unused_data
                 self._stream = None
                 self._is_behind = True
         piece, self._decoded = self._decoded[:size], self._decoded[size:]
-        return piece
+        return bytes(piece)
 
     def close(self) -> None:
         self._stream = None
