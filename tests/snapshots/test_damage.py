@@ -28,6 +28,8 @@ def run(kit, directory, ledger, tap, **settings):
         snapshot_interval=0.002,
         restart_pause=0.001,
         max_restarts=2,
+        # So that there are two whenever the job is interrupted.
+        keep_snapshots=2,
         **settings,
     )
     dag = kit.counting_dag(COUNT, lambda: kit.LedgerSink(ledger), tap=tap, hook=ledger)
