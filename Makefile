@@ -43,7 +43,7 @@ demo: setup ## run the example
 test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
 	$(PYTEST) $(or $(PYTEST_ARGS),-n $(JOBS))
 
-check: lint ## lint, then run the tests without Spark, processes and servers (under a minute)
+check: lint ## lint, then run the tests without Spark, processes and servers (a minute or two)
 	$(PYTEST) -n $(CORES) --hypothesis-profile=quick \
 		-m 'not (spark or cluster or fault or server or process or slow)' $(PYTEST_ARGS)
 

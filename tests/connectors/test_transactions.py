@@ -35,6 +35,7 @@ from jetlet.testing.outbox import CheckedOutbox
 ITEMS = 40
 
 pytestmark = [
+    pytest.mark.slow,
     # Whoever crashes closes nothing.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

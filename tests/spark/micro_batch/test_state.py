@@ -262,6 +262,7 @@ def test_what_is_cached_is_not_read_again(tmp_path, monkeypatch):
     assert tables[0][0][3] == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_behind_reads_only_what_came_since(tmp_path, monkeypatch):
     workers = Workers(tmp_path, monkeypatch)
     read_file, reads = state_chain.read_file, []
@@ -288,6 +289,7 @@ def test_a_batch_that_is_run_again_does_not_begin_with_what_it_has_left(tmp_path
     assert once[0].files[-1].name != again[0].files[-1].name
 
 
+@pytest.mark.slow
 def test_files_are_as_large_as_what_was_touched(tmp_path, monkeypatch):
     monkeypatch.setattr(state_chain, "MIN_SLICE", 10)
     monkeypatch.setattr(state_chain, "MAX_SWEEP", 20)
