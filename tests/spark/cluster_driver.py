@@ -309,6 +309,9 @@ def behind_shuffling(engine: SparkEngine, directory: Path, name: str, make: Any)
     stage = p.read_from(numbers(8, 500)).custom_transform(make, name="shuffle")
     stage.write_to(sinks.json_lines(sent))
     stage.rebalance().map(kill("executor", mark)).write_to(sinks.json_lines(target))
+    # What is kept is on two executors, if there are two: one may have been killed just before.
+    status = engine.session.sparkContext._jsc.sc().getExecutorMemoryStatus
+    wait_until(lambda: status().size() == 3)  # the driver is among them
     engine.submit(p).join(PATIENCE)
     return [read_numbers(target), mark.exists(), read_numbers(sent)]
 
