@@ -211,6 +211,8 @@ class LedgerSink(Processor):
             self._ledger.write(key.key, items)
 
     def complete(self):
+        if self._prepared is not None:
+            return False  # if that snapshot fails, these items are among the last
         self.context.report(self._items)
         return True
 
