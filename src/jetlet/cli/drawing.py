@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 BOX_GAP = 28.0
-"""Between two boxes of a row."""
+"""Space between two boxes of a row."""
 LINE_GAP = 10.0
 """Between a line, with its label, and its neighbour in the row."""
 ROW_GAP = 18.0
 """Between two rows at the least; wide bends get more."""
 PORT_GAP = 26.0
-"""Between two lines at the same side of a box."""
+"""Space between two lines that end at the same side of a box."""
 ALMOST = 40.0
 """Boxes that are not further than this from standing one below the other are made to."""
 SWEEPS = 8

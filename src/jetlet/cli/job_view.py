@@ -50,12 +50,12 @@ class EdgeRow:
     packets: int
     bytes: int
     rate: float
-    """Items per second."""
+    """Items that pass per second."""
     bytes_rate: float
     in_flight: int
     """Bytes that are sent and not in a queue of the receiver yet."""
     window: int
-    """Bytes that may be in flight."""
+    """Bytes that may be in flight between the two members."""
     blocked: float
     """Share of the time in which a sender had something that it might not send, from 0 to 1."""
 
@@ -86,7 +86,7 @@ class StageRow:
     done: int
     active: int
     total: int | None
-    """``None`` while nobody knows."""
+    """Number of all tasks; ``None`` while nobody knows it."""
 
 
 @dataclass(frozen=True, slots=True)

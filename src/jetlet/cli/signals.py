@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, Self
 
 _HANG_UP = getattr(signal, "SIGHUP", None)
-"""Not every system has it."""
+"""SIGHUP, which not every system has."""
 _SHOW_CURSOR = b"\x1b[?25h"
 
 

@@ -30,7 +30,7 @@ FIELDS = {
     "from_snapshot": "initial_snapshot",
     "fresh": "start_fresh",
 }
-"""Of the job's configuration, where they have another name."""
+"""Fields of the job's configuration whose options have another name."""
 
 _OPTIONS = [
     click.option(

@@ -113,10 +113,10 @@ class SocketReader(StreamReader[str]):
         self._socket: socket.socket | None = None
         self._is_connected = False
         self._found: list[Address] | OSError | None = None
-        """What the look-up has given."""
+        """The addresses that the look-up of the host has given."""
         self._is_looking_up = False
         self._addresses: list[Address] = []
-        """Those that have not been tried."""
+        """Addresses of the host that have not been tried yet."""
         self._deadline_ns = 0
         """When to begin if paused, when to give up if connecting."""
         self._pause_ms = FIRST_PAUSE_MS

@@ -25,7 +25,7 @@ class StagedFile:
 
     transaction: TransactionId
     name: str
-    """Of the file, in the directory of the transaction's run."""
+    """The name of the file within the directory of the transaction's run."""
 
 
 def stem(transaction: TransactionId, first: int = 0) -> str:

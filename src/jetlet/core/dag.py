@@ -22,7 +22,7 @@ class DAG:
         self._vertices: dict[str, Vertex] = {}
         self._edges: list[Edge] = []
         self._inbound: defaultdict[Vertex, dict[int, Edge]] = defaultdict(dict)
-        """By vertex and ordinal."""
+        """Edges by the vertex and the ordinal that they come in at."""
         self._outbound: defaultdict[Vertex, dict[int, Edge]] = defaultdict(dict)
 
     def new_vertex(

@@ -20,13 +20,13 @@ class Routing(enum.Enum):
     UNICAST = "unicast"
     """Any one; a full queue is skipped."""
     ISOLATED = "isolated"
-    """A fixed one, so that the order is kept."""
+    """Each processor sends to a fixed one behind the edge, so that the order is kept."""
     PARTITIONED = "partitioned"
-    """The one that owns the partition of the item's key."""
+    """Each item goes to the processor that owns the partition of its key."""
     BROADCAST = "broadcast"
-    """All of them."""
+    """Each item goes to all processors behind the edge."""
     FANOUT = "fanout"
-    """Any one on each member."""
+    """Each item goes to one processor on each member."""
 
 
 class Edge:

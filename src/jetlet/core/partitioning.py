@@ -388,7 +388,7 @@ class _Memo(dict[Any, int]):
         self.limit = limit
         self.size = min(limit, self.FIRST_SIZE)
         self.served = 0
-        """Lookups since it was empty."""
+        """Keys that were looked up in the table since it was last emptied."""
 
     def __missing__(self, key: Any) -> int:
         kind = type(key)
@@ -453,7 +453,7 @@ class Partitioner:
         self.key_fn = key_fn
         self._checks_all = checks_all
         self.name = name
-        """Whose key it is, for messages."""
+        """What the key belongs to, for error messages."""
         self.partition_count = _at_least_one("partition_count", partition_count)
         self.failed_index: int | None = None
         self._memo = _Memo(partition_count, _at_least_one("memo_limit", memo_limit))

@@ -162,7 +162,7 @@ class CodeByValue:
 
 
 FOR_SAME_PATH = CodeByValue(unimportable_modules, "cloudpickle")
-"""For processes that have the ``sys.path`` of this one."""
+"""Pickles code for processes that have the ``sys.path`` of this one."""
 
 
 def stray_classes(code: CodeByValue = FOR_SAME_PATH) -> tuple[tuple[str, str], ...]:

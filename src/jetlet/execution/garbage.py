@@ -45,7 +45,7 @@ _jobs = 0
 _is_kept = False
 _runs_kept = 0
 _found: tuple[int, int, int] | None = None
-"""The thresholds before the first job, if they were changed."""
+"""The collector's thresholds before the first job, if they were changed."""
 _set: tuple[int, int, int] | None = None
 
 

@@ -38,7 +38,7 @@ class OutboundEdge(ABC):
         self.has_moved = False
         """True if the last flush got anything out."""
         self.emitted = 0
-        """User items put so far."""
+        """Items of the user that went out over this edge so far."""
         self._pending: list[tuple[int, Any, int]] = []
         """(target, batch or special item, position in the batch); for each what is still to go."""
 

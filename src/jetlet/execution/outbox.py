@@ -58,7 +58,7 @@ class EdgeOutbox:
         self._all = tuple(range(len(self._edges)))
         self._state = state
         self._later: deque[Iterator[tuple[Any, Any]]] = deque()
-        """State that is saved between calls."""
+        """State of a snapshot that is still to be written, some of it between two calls."""
         self._finishes_only = False
         self._buffers: list[list[Any]] = [[] for _ in self._edges]
         self.has_buffered = False
@@ -67,7 +67,7 @@ class EdgeOutbox:
         self._refused: Any = _NOTHING
         self._refused_ordinals: Ordinals = None
         self._watermarks: dict[int, int] = {}
-        """The last one that went out over each edge."""
+        """The last watermark that went out over each edge."""
         self.on_watermark: Callable[[int], None] | None = None
         """Told of the watermarks that the processor makes."""
         self.returned_since_refusal = True

@@ -59,11 +59,11 @@ class Wiring:
     """The queues of one edge on this member."""
 
     local: list[dict[int, BoundedQueue]]
-    """By producer, then by consumer."""
+    """Queues between processors of this member, by producer, then by consumer."""
     outgoing: dict[int, list[BoundedQueue]]
-    """By remote member, then by producer."""
+    """Queues to the senders, by remote member, then by producer."""
     incoming: dict[int, list[BoundedQueue]]
-    """By remote member, then by consumer."""
+    """Queues from the receiver, by remote member, then by consumer."""
 
 
 @dataclass(frozen=True, slots=True)

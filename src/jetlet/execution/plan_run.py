@@ -46,7 +46,7 @@ class PlanRun:
         self._error: JobFailedError | JobCancelledError | None = None
         self._has_ended = threading.Event()
         self._has_news = threading.Event()
-        """Set when it has ended, or is to end."""
+        """Set when the execution has ended, or is to end."""
 
     def _build(self) -> Sequence[Tasklet]:
         context = replace(

@@ -119,7 +119,7 @@ class ProcessorTasklet(Tasklet):
         """What the size of the inbox is adapted to."""
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
         self._was_long = False
-        """The last batch took longer than it should."""
+        """True if the last batch took longer than it should."""
         self._batch_size = 0
         self._reports = CallReports(self.name, context, self.metrics)
         self._made_progress = False

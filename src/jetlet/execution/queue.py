@@ -49,7 +49,7 @@ class BoundedQueue:
         self.consumer: Waker | None = None
         """Woken when something is offered; set where the consumer may be asleep by then."""
         self.producer: Waker | None = None
-        """Woken when room is made."""
+        """The waker of the tasklet that fills the queue, which is called when room is made."""
         self.is_closed = False
         """True when the consumer wants no more items: they are taken and dropped."""
         self._entries: deque[Any] = deque()

@@ -195,7 +195,7 @@ class Job:
         )
         self._ended = threading.Event()
         self._waiting = 0
-        """Threads in ``join``."""
+        """Number of threads that wait in ``join``."""
         self._lock = threading.Lock()
         self._on_done = on_done
         self._service = service

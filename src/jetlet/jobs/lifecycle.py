@@ -55,13 +55,13 @@ class Stop:
     """Somebody wants the attempt to end with a snapshot."""
 
     verb: str
-    """What for: suspend, restart or cancel."""
+    """What the job is stopped for: suspend, restart or cancel."""
     export: str | None = None
     """Under which name the last snapshot is to be kept."""
     answer: Future[None] | None = None
     """Of the terminal snapshot; ``None`` if there was no attempt to take one."""
     error: Exception | None = None
-    """Why it could not be done."""
+    """Why the request could not be carried out."""
     is_done: bool = False
 
 
@@ -80,7 +80,7 @@ class JobLifecycle:
         self.error: BaseException | None = None
         """Why the job failed, or was suspended."""
         self.restarts = 0
-        """After failures, so far."""
+        """How often the job was started again after a failure."""
         self._name = name
         self._config = config
         self._snapshots = snapshots

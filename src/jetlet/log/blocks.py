@@ -29,7 +29,7 @@ from jetlet.errors import BadRecordError, InvalidArgumentError
 Serializer = Literal["pickle", "json", "bytes"]
 
 NO_TIMESTAMP: Final = -(1 << 63)
-"""Less than any timestamp."""
+"""Stands for a missing timestamp; it is less than any other."""
 MAX_RECORDS: Final = 1024
 """Records in a block at the most: a reader decodes a block in one go, within a millisecond."""
 MAX_PAYLOAD: Final = 1 << 20
@@ -59,7 +59,7 @@ class Block(NamedTuple):
     start: int
     """Where in the bytes the payload starts."""
     length: int
-    """Of the payload."""
+    """Length of the block's payload, in bytes."""
     kind: int
     flags: int
     records: int
@@ -67,7 +67,7 @@ class Block(NamedTuple):
     """Of the first record; of the next one to come, in a seal."""
     first_timestamp: int
     max_timestamp: int
-    """Of the records; of the whole segment, in a seal."""
+    """The highest timestamp of the block's records; in a seal that of the whole segment."""
 
     @property
     def size(self) -> int:

@@ -43,7 +43,7 @@ class Records:
     """Records that follow each other in one partition."""
 
     offset: int
-    """Of the first; the others' follow without a gap."""
+    """The offset of the first record; those of the others follow without a gap."""
     items: Sequence[Any]
     timestamps: Sequence[int]
 
@@ -94,7 +94,7 @@ class PartitionReader:
         self.has_looked = False
         """Whether the last poll has looked for what is new; now and then one leaves it out."""
         self.offset = 0
-        """Of the next record."""
+        """The offset of the next record."""
         self.seek(offset)
 
     def poll(self, limit: int) -> Records | None:

@@ -73,7 +73,7 @@ class BlockCursor:
         self.position = position
         """In the segment, behind the latest block."""
         self.data = b""
-        """What the latest block is in."""
+        """The file that holds the latest block."""
         self.has_rest = False
         """True if there are bytes at the position, which are not a block (or not yet)."""
         self._at = 0

@@ -42,7 +42,7 @@ class LogWatch:
     def __init__(self, directories: Iterable[str], wake: Callable[[], None]) -> None:
         self._wake = wake
         self.has_woken = False
-        """Set when it wakes; the reader takes it back."""
+        """Set when the watch wakes; the reader clears it."""
         self._is_armed = False
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = _checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))

@@ -72,17 +72,17 @@ class _State(NamedTuple):
     """The end of the partition."""
 
     base: int
-    """The segment that is written to."""
+    """The base offset of the segment that is written to."""
     position: int
-    """Its length."""
+    """The length of the segment that is written to, in bytes."""
     offset: int
-    """Of the next record."""
+    """The offset of the next record."""
     first_timestamp: int
-    """That the segment begins with."""
+    """The timestamp of the first record in the segment."""
     max_timestamp: int
-    """The highest in the segment."""
+    """The highest timestamp in the segment."""
     indexed: int
-    """The position of the latest entry in the index."""
+    """The position in the segment that the latest entry of its index points to."""
 
     def packed(self) -> bytes:
         data = _STATE.pack(_STATE_MAGIC, *self, _boot_id())
@@ -121,7 +121,7 @@ class PartitionWriter:
         self._segment_fd = -1
         self._index_fd = -1
         self._base = -1
-        """The segment that the descriptors are of."""
+        """The base offset of the segment whose files are open."""
         self._is_dirty = False
         self._synced_ns = clock.monotonic_ns()
         self._next_retention = 0

@@ -25,20 +25,20 @@ class EdgeMetrics:
 
     def __init__(self, edge: str, direction: str, peer: int) -> None:
         self.edge = edge
-        """Names of the vertices it joins."""
+        """Names of the two vertices that the edge joins."""
         self.direction = direction
         """``out`` or ``in``, as seen from the member whose end this is."""
         self.peer = peer
-        """The member at the other end."""
+        """The index of the member at the other end of the edge."""
         self.items = 0
         self.bytes = 0
         self.packets = 0
         self.sequence = 0
-        """Weight of what was sent, or has arrived."""
+        """The total weight of what was sent, or has arrived, over this edge."""
         self.acknowledged = 0
         """Weight of it that the receiver's processors have taken, as far as this end knows."""
         self.window = 0
-        """The receive window, in bytes."""
+        """The size of the receive window, in bytes."""
         self._blocked_ns = 0
         self._blocked_since: int | None = None
 

@@ -37,7 +37,7 @@ class VertexMetrics:
     busy_ns: int = 0
     longest_call_ns: int = 0
     watermark: int | None = None
-    """The lowest among the processors."""
+    """The lowest watermark among the vertex's processors."""
     watermark_lag: int | None = None
     """Milliseconds by which event time is behind the clock, at the processor that is furthest
     behind; ``None`` without watermarks, or while nothing comes in."""

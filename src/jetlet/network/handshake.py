@@ -60,7 +60,7 @@ class ServerHandshake:
         self._identity = _IDENTITY.pack(identity)
         self._nonce = secrets.token_bytes(NONCE)
         self.greeting = MAGIC + self._nonce
-        """To be sent at once."""
+        """The first bytes of the handshake, to be sent at once."""
         self.expects = len(MAGIC) + NONCE + _IDENTITY.size + PROOF
         """Size of the next message from the other side; 0 when the handshake has succeeded."""
         self.peer: int | None = None

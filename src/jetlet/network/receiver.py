@@ -31,7 +31,7 @@ class Lane:
         self.window = ReceiveWindow()
         self.metrics = EdgeMetrics(name, "in", member)
         self._weight = 0
-        """Of the packet that is being handed to the queues."""
+        """The weight of the packet that is being handed to the queues."""
         self._is_settled = True
 
     @property

@@ -21,7 +21,7 @@ _OTHER_FLAGS = (
     | inspect.CO_ITERABLE_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
-"""Of functions that are more than an expression."""
+"""Code flags of functions that are more than an expression."""
 _MAX_LENGTH = 64
 """Longer code (in bytes) is not looked at."""
 

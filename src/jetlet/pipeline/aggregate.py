@@ -59,7 +59,7 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     """
 
     create: Callable[[], A]
-    """A new accumulator that has seen no items."""
+    """Makes a new accumulator that has seen no items."""
     accumulate: tuple[Callable[[A, Any], A], ...]
     """Adds an item, one function per input: returns the accumulator, changed or another one."""
     export: Callable[[A], R_co]

@@ -191,7 +191,7 @@ class LoopBody:
     """
 
     create: Callable[[GeneratedCode], str]
-    """The expression for a new accumulator."""
+    """Source of the expression that makes a new accumulator."""
     add: Callable[[GeneratedCode, str, str], None]
     """Writes the statements that add the item to the accumulator, which is assignable."""
     first: Callable[[GeneratedCode, str], str] | None = None

@@ -27,7 +27,7 @@ Table = dict[Any, Any]
 Entries = Iterable[tuple[Any, Any]]
 
 TableCombiner = Callable[[Table, Entries], None]
-"""Called as ``combine(table, entries)``."""
+"""Adds entries to a table of accumulators: called as ``combine(table, entries)``."""
 TableDeductor = Callable[[Table, Entries, dict[Any, Any], Any], None]
 """Called as ``deduct(table, entries, last, end)``. A key that has no items left is removed.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 
 _AGES = 2**62
-"""More milliseconds than anybody means."""
+"""A bound in milliseconds that is larger than anything a user can mean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class TransactionId(NamedTuple):
     number: int
     """Counts the transactions of a writer, also over restarts; not without gaps."""
     writer: int
-    """Index of the writer that it is from."""
+    """The index of the writer that the message is from."""
     attempt: str
     """At the run; numbers of one that failed may come again."""
 

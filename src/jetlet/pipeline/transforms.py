@@ -47,7 +47,7 @@ class Transform:
     """Where items go that come too late; they are dropped and counted if it is ``None``."""
 
     is_end: ClassVar[bool] = False
-    """Nothing follows it."""
+    """True for a transform that nothing follows."""
     makes_order: ClassVar[bool] = False
     """Its items come out in an order of its own, which those behind it have to keep."""
     breaks_order: ClassVar[bool] = False

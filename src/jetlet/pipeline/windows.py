@@ -23,7 +23,7 @@ class WindowResult(NamedTuple, Generic[K, R]):
     start: int
     end: int
     key: K
-    """``None`` for a window without keys."""
+    """The key of the group; ``None`` for a window without keys."""
     result: R
 
     @property

@@ -16,13 +16,13 @@ class Node:
     inputs: list[Node]
     name: str
     parallelism: int = 1
-    """Processors per member."""
+    """Number of processors on each member."""
     is_ordered: bool = False
     """Its items come out in an order that is to be kept by those behind it."""
     takes_events: bool = False
-    """The items of its first input carry timestamps."""
+    """True if the items of the node's first input carry timestamps."""
     emits_events: bool = False
-    """Its own items do."""
+    """The items that the node emits carry timestamps."""
 
 
 class Graph:

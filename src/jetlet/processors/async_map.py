@@ -116,7 +116,7 @@ class AsyncMapProcessor(BatchProcessor):
         self._queue: deque[Call] = deque()
         """Ordered mode: the calls whose results have not left, oldest first."""
         self._pending: dict[Call, None] = {}
-        """The same in unordered mode."""
+        """Calls under way in unordered mode, where results go out as they come."""
         self._in_flight: deque[Call] | dict[Call, None] = (
             self._queue if options.ordered else self._pending
         )

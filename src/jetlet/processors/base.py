@@ -43,7 +43,7 @@ class ErrorPolicy:
     action: str = FAIL
     """``fail``, ``skip`` (and count), or ``dead-letter``."""
     ordinal: int | None = None
-    """Outbound edge of the dead letters."""
+    """Ordinal of the outbound edge for dead letters."""
     takes_events: bool = False
     """Items are events: what is reported is the item without its timestamp."""
 

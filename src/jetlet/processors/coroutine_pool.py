@@ -127,7 +127,7 @@ class CoroutinePool(CoroutineCrew[Call]):
         self.finished: deque[Call] = deque()
         """Unordered mode: calls that are done, for the processor to take."""
         self.failed: Call | None = None
-        """A call that ends the job."""
+        """The first call whose failure ends the job."""
         self._options = options
         self._attempt = make_attempt(options)
         self._wake = wake

@@ -88,7 +88,7 @@ class WatermarkSource:
         self._quiet_ns = 0
         """Time in which partitions could be quiet; it stands still while the reader is held up."""
         self._last_event = dict.fromkeys(partitions, 0)
-        """By that time."""
+        """When the last event came, by the time that counts for idleness."""
         self._idle: set[int] = set()
         self._next_check = policy.check_interval * _MS
 

@@ -42,7 +42,7 @@ SLICE: Final = 1024
 """Keys between two looks at the clock."""
 _STATE, _TIME = 0, 1
 Entry = list[Any]
-"""``[state, time of the last event]``"""
+"""A key's state and the time of its last event, as a list of two."""
 AddKey = Callable[[Any, int], Entry]
 
 

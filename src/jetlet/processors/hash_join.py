@@ -41,7 +41,7 @@ class _BuildSide:
         self.first: dict[Any, Any] = {}
         """The first value of each key."""
         self.more: dict[Any, list[Any]] = {}
-        """The others, of the keys that have any."""
+        """The second and further values of keys that have more than one."""
 
     def add(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         first = self.first

@@ -80,7 +80,7 @@ class ReadProcessor(Processor):
         self._batch: Sequence[Any] | None = None
         self._saver = StateSaver()
         self._readers: set[int] = set()
-        """Those that the snapshot has something of."""
+        """Readers that the snapshot holds positions of."""
         self._restored: dict[int, tuple[int, _Split]] = {}
         """The splits that are left, by number, and who was to read them."""
 

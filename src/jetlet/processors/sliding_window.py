@@ -55,7 +55,7 @@ class Frame:
     """A frame, or a part of one, on its way to the second stage, which then owns the table."""
 
     key: PartitionId
-    """Says which processor it is for."""
+    """A key that says which processor the frame is for."""
     end: int
     table: Table
 
@@ -65,7 +65,7 @@ LAST: Final = "last"
 """Names of tables that are not a frame."""
 
 _ANYWHERE: Final = PartitionId(0)
-"""Where a frame goes if there is only one place."""
+"""The key of all frames if only one processor takes them."""
 
 
 def frame_key(frame: Frame) -> PartitionId:

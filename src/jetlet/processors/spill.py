@@ -35,7 +35,7 @@ Entry = tuple[Any, Any]
 _SAMPLES = 8
 """Objects of a collection that are looked at to estimate the size of all of them."""
 _DEPTH = 5
-"""How far nested collections are followed."""
+"""Levels of nested collections that are followed when memory is estimated."""
 _POINTER = 8
 _MISSING = object()
 
@@ -122,7 +122,7 @@ class SpillFile:
         self._directory = directory
         self._end = 0
         self.chunks = 0
-        """How many have been written."""
+        """Number of chunks that have been written."""
         try:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 - open until close()
                 dir=directory, prefix="jetlet-", buffering=0

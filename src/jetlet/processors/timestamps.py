@@ -27,7 +27,7 @@ from jetlet.processors.item_failure import item_at
 from jetlet.processors.state_saver import SavedTime
 
 _ONLY = 0
-"""All of its input is one partition."""
+"""The number of the only partition: all input counts as one."""
 
 
 class TimestampProcessor(BatchProcessor):

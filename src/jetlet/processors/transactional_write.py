@@ -49,10 +49,10 @@ class TransactionalWriteProcessor(Processor):
         self._rolls = rolls
         self._writer: TransactionWriter[Any] | None = None
         self._number = 0
-        """Of the next transaction."""
+        """The number of the next transaction."""
         self._open_since: int | None = None
         self._pending: list[Any] = []
-        """Prepared, and waiting for the outcome of a snapshot."""
+        """Transactions that are prepared and wait for the outcome of a snapshot."""
         self._entry: tuple[BroadcastKey, Any] | None = None
         """What the snapshot has yet to take."""
         self._restored: list[Any] = []

@@ -42,15 +42,15 @@ class SnapshotContext:
         """Id of the newest snapshot whose outcome is known."""
         self.was_successful = True
         self.live = 0
-        """Tasklets that take part."""
+        """Number of tasklets that take part in snapshots."""
         self.draining = 0
         """Those of them that still drain an edge of higher priority: no snapshot while there are
         any. They would wait for the barrier of an edge that they do not read yet, and whoever has
         sent them one would wait for the outcome before it ends that edge."""
         self.ended: list[EndedProcessor] = []
-        """Processors that have completed."""
+        """What is kept of processors that have completed."""
         self._names: dict[str, None] = {}
-        """Tasklets that take part."""
+        """Names of the tasklets that take part in snapshots."""
         self._awaited: dict[str, None] = {}
         """Those that have not reported in this phase."""
         self._lock = threading.Lock()

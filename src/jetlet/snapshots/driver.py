@@ -39,7 +39,7 @@ logger = logging.getLogger("jetlet.job")
 MAX_OVERDUE = 3
 """Times ``JobConfig.snapshot_timeout`` after which the job is restarted."""
 NAMED = 8
-"""Processors that a message names."""
+"""Number of processors that a message names at the most."""
 
 
 class Members(Protocol):

@@ -30,7 +30,7 @@ from zlib import crc32
 from jetlet.errors import SnapshotError
 
 FORMAT_VERSION = 1
-"""Of state files."""
+"""The version of the format of state files."""
 RECORD_VERSION = 2
 """Of records and other files with values: with 2 came the definitions of states."""
 MAGIC = b"jetlet state\n"
@@ -61,7 +61,7 @@ class Chunk:
     kind: int
     vertex: str
     processor: int
-    """Its index in the whole job."""
+    """The processor's index among all of its vertex in the whole job."""
     entries: int
     payload: bytes
 
@@ -178,12 +178,12 @@ class VertexState:
     """What a snapshot has of one vertex."""
 
     processors: int
-    """How many there were in the whole job."""
+    """How many processors the vertex had in the whole job."""
     entries: int = 0
     bytes: int = 0
     schema_version: int = 1
     ended: tuple[int, ...] = ()
-    """Processors that had completed."""
+    """Indexes of the processors that had completed when the snapshot was taken."""
     definition: Mapping[str, Any] | None = None
     """What its state was made by; ``None`` if that makes no difference, or is not known."""
 
@@ -199,17 +199,17 @@ class SnapshotRecord:
 
     snapshot_id: int
     epoch: int
-    """The attempt that took it."""
+    """The epoch of the attempt that took the snapshot."""
     job_name: str
     job_id: str
     members: int
     partition_count: int
     began_ms: int
-    """Milliseconds since 1970."""
+    """When the snapshot began, in milliseconds since 1970."""
     ended_ms: int
     is_terminal: bool = False
     name: str | None = None
-    """Of an export."""
+    """The name of an export; ``None`` for a snapshot that was taken at an interval."""
     files: tuple[StateFile, ...] = ()
     vertices: Mapping[str, VertexState] = field(default_factory=dict)
 

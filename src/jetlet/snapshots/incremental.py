@@ -41,7 +41,7 @@ class TableChange(NamedTuple):
     """What the table had before is gone."""
     entries: dict[Any, Any]
     gone: Sequence[Any] = ()
-    """Keys that are not there any more."""
+    """Keys that the table no longer has."""
 
 
 class Touched(defaultdict[Any, dict[Any, None]]):

@@ -42,12 +42,12 @@ class SnapshotStats:
         self.taken = 0
         self.failed = 0
         self.last_id: int | None = None
-        """Of the newest good one."""
+        """The id of the newest snapshot that succeeded."""
         self.last_bytes = 0
         self.last_ms = 0.0
-        """From its beginning to its record."""
+        """Milliseconds that the newest good snapshot took, from its beginning to its record."""
         self.last_error: str | None = None
-        """Of the newest one that failed."""
+        """Why the newest snapshot that failed did so."""
 
     def values(self) -> dict[str, Any]:
         """As plain data."""
@@ -78,7 +78,7 @@ class JobSnapshots:
         self.store = SnapshotStore(storage, root, job_name)
         self.exports = Exports(storage, root)
         self.attempt: Attempt | None = None
-        """The one that runs, or is about to."""
+        """The attempt that runs, or is about to."""
         self.committed: tuple[int, int] | None = None
         """Epoch and id of the last snapshot whose output was, or is, committed: to go on from an
         older one would be to write that again."""
@@ -237,7 +237,7 @@ class JobSnapshots:
 EARLIER = 1 << 31
 """Above the number of any processor: for what those of an earlier layout have left."""
 ENDED_SUFFIX = "-ended.state"
-"""Of the file with what completed processors have left."""
+"""Ends the name of the file with what completed processors have left."""
 
 
 def chunks_of(ended: Sequence[EndedProcessor], over: Sequence[str]) -> list[Chunk]:

@@ -21,7 +21,7 @@ class MemberSnapshots:
     def __init__(self, context: SnapshotContext, writer: SnapshotWriter) -> None:
         self.context = context
         self.schema_versions: dict[str, int] = {}
-        """Of the vertices whose state has another version than 1."""
+        """Schema versions of the vertices whose state has another one than 1."""
         self.definitions: dict[str, Mapping[str, Any]] = {}
         """What states are made by, by vertex, where that makes a difference."""
         self._writer = writer

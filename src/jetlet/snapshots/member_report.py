@@ -15,9 +15,9 @@ class EndedProcessor:
 
     vertex: str
     processor: int
-    """Its index in the whole job."""
+    """The processor's index among all of its vertex in the whole job."""
     reports: bytes | None = None
-    """What it told the submitting process, as a pickled list."""
+    """What the processor told the submitting process, as a pickled list."""
     state: tuple[Chunk, ...] = ()
     """Where a source has ended. Other processors may be the ones to read on from there."""
 
@@ -28,11 +28,11 @@ class MemberReport:
 
     error: str | None = None
     file: StateFile | None = None
-    """``None`` if it has no state."""
+    """The file with the member's state; ``None`` if it has none."""
     vertices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Entries and bytes by vertex."""
+    """Number of entries and of bytes that were saved, by vertex."""
     schema_versions: Mapping[str, int] = field(default_factory=dict)
-    """By vertex, where it is not 1."""
+    """Schema version of each vertex's state, where that is not 1."""
     definitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What states are made by, by vertex, where that makes a difference."""
     ended: tuple[EndedProcessor, ...] = ()

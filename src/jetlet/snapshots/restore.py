@@ -31,7 +31,7 @@ class Route:
     """The way of a vertex's entries to its processors on this member."""
 
     queues: Sequence[BoundedQueue | None]
-    """By local index; ``None`` for a processor that had completed."""
+    """A queue for each processor, by local index; ``None`` for one that had completed."""
     places: Sequence[int | None]
     """By partition, the local index of its owner; ``None`` if that is on another member."""
     first: int | None = None

@@ -37,11 +37,11 @@ class Snapshot:
 
     id: int
     area: int | None = None
-    """Where it goes; ``None`` for an export."""
+    """The area that the snapshot goes to; ``None`` for an export."""
     export: str | None = None
     """Name of an export: its state is saved, but nothing is committed."""
     is_terminal: bool = False
-    """The attempt ends with it."""
+    """True if the attempt ends with this snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

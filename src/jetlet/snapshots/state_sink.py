@@ -16,7 +16,7 @@ CHUNK_SIZE = 256 * 1024
 """Bytes after which a chunk is handed over."""
 
 Entry = tuple[Any, Any]
-"""Key and value."""
+"""A key and a value of a processor's state."""
 
 
 class StateSink:

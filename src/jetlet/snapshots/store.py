@@ -52,7 +52,7 @@ class Origin(NamedTuple):
     """What is known of the beginning of an attempt."""
 
     restored: Order | None
-    """Epoch and id of the snapshot that it began with."""
+    """Epoch and id of the snapshot that the attempt began with."""
     job_id: str
 
 
@@ -62,7 +62,7 @@ class Attempt:
 
     epoch: int
     job_id: str
-    """Of the run that it is an attempt at."""
+    """The id of the run that this is an attempt at."""
     restored: StoredSnapshot | None
     """The snapshot to restore; ``None`` to begin anew."""
     good_areas: tuple[int, ...]

@@ -26,9 +26,9 @@ class Written:
     """What has come of the state of a member."""
 
     file: StateFile | None = None
-    """``None`` if there was no state."""
+    """The file with the state that was written; ``None`` if there was none."""
     vertices: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Entries and bytes by vertex."""
+    """Number of entries and of bytes that were saved, by vertex."""
     error: str | None = None
 
 

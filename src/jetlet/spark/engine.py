@@ -85,7 +85,7 @@ class SparkEngine:
         self._started = self._start(master, session, config, app_name)
         self._members = members
         self._layouts: dict[Job, Layout] = {}
-        """Of jobs on members."""
+        """The layouts of the jobs that run on members."""
         self._jobs = EngineJobs(self._check_open)
         self._found: dict[str, str | None] = {}
         self._parallelism: int | None = None

@@ -63,7 +63,7 @@ class _Symptom:
 
     pattern: str
     text: str
-    """May refer to the pattern's groups."""
+    """What is said instead; it may refer to the groups of the pattern."""
     is_restartable: bool = False
 
 

@@ -25,7 +25,7 @@ _SHIPPED = "spark.jetlet.shipped"
 
 
 BY_VALUE = CodeByValue(user_modules, "pyspark.cloudpickle")
-"""For executors, which may have none of the user's modules."""
+"""Pickles code by value, for executors, which may have none of the user's modules."""
 
 
 def dumps(value: Any) -> bytes:

@@ -114,7 +114,7 @@ class _StreamReader:
         """Whether zeros may follow a stream."""
         self._stream: Any = None
         self._is_behind = False
-        """Whether there was a stream."""
+        """True if a compressed stream has ended, so that what follows is behind it."""
         self._unread = b""
         self._decoded = memoryview(b"")
 

@@ -48,15 +48,15 @@ class Input:
     """A stream that tasks read."""
 
     stream: str
-    """``"system.stream"``, such as ``"log.page-views"``."""
+    """The stream's name, as ``"system.stream"``, such as ``"log.page-views"``."""
     partitions: Sequence[int] | None = None
-    """All of them by default."""
+    """The partitions that are read; by default all of them."""
     start: str | Mapping[int, Offset] | int | datetime = EARLIEST
     """Where to begin without a checkpoint: at the ``"earliest"`` or behind the ``"latest"``
     message; a dict from partitions to offsets (with Redis, to the ids behind which to begin), where
     others begin at the earliest; or a time, in milliseconds since 1970 or as a ``datetime``."""
     priority: int = 0
-    """Messages of inputs with a higher one go first."""
+    """Messages of inputs with a higher priority go first."""
     bootstrap: bool = False
     """Read it up to what is now its end before anything of other inputs."""
     broadcast: bool = False

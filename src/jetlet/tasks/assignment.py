@@ -16,7 +16,7 @@ class TaskAssignment:
     name: str
     """The same in every run: checkpoints and stores go by it."""
     index: int
-    """Among all tasks of the application."""
+    """The task's index among all tasks of the application."""
     partitions: tuple[SystemStreamPartition, ...]
 
 

@@ -35,10 +35,10 @@ class TaskContext:
     task: str = "task"
     """The name of the task, the same in every run."""
     partitions: tuple[SystemStreamPartition, ...] = ()
-    """The input that this task owns."""
+    """The partitions of the inputs that this task owns."""
     stores: Mapping[str, KeyValueStore[Any, Any]] = field(default_factory=dict)
     container: int = 0
-    """Which of the members it runs in."""
+    """The index of the member that the task runs in."""
     container_count: int = 1
     clock: Clock = SYSTEM_CLOCK
     count: Callable[[str, int], None] = _no_count

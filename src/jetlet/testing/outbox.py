@@ -45,7 +45,7 @@ class CheckedOutbox:
         self.is_saving = False
         """True while the processor may offer to the snapshot."""
         self.accepted = 0
-        """Offers taken in this call."""
+        """Number of offers that were taken in this call."""
         self.was_refused = False
         """True if an offer was refused in this call."""
         self._is_tight = is_tight

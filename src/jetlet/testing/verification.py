@@ -118,7 +118,7 @@ class Verification:
         self._name = "processor"
         self._coalescer = WatermarkCoalescer(range(len(case.inputs)))
         self._completed: list[int] = []
-        """Inbound edges that have ended."""
+        """Ordinals of the inbound edges that have ended."""
         self._snapshots_taken = 0
         self.is_incremental = False
         """True if the processor can tell what has changed."""

@@ -110,7 +110,7 @@ class _Worker:
         self.is_idle = False
         """Waiting, with nothing to do; all three are guarded by the clock's condition."""
         self.is_parked = False
-        """It has no tasklets at all."""
+        """True if the worker has no tasklets at all."""
         self.is_signalled = False
         self._clock = clock
 

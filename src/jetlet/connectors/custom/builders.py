@@ -150,7 +150,7 @@ class WriterContext:
     """What ``create`` is told about the writer that it makes the state of."""
 
     run_id: str
-    """Names the run of the job."""
+    """The id of the job's run."""
     writer_id: str
     """Names the writer within the run; a retried attempt has another one."""
 

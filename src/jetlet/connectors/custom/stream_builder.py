@@ -59,7 +59,7 @@ class StreamBuffer(Generic[T]):
         self.timestamps: list[int] = []
         self.is_closed = False
         self.room = room
-        """How many items are wanted now."""
+        """How many items the engine has room for now."""
 
     def add(self, item: T, timestamp: int | None = None) -> None:
         """Add an item; its timestamp too, in milliseconds since 1970, if the stream has them."""
@@ -382,7 +382,7 @@ class _WaitingReader(StreamReader[Any]):
         """Items that were found and not polled."""
         self._running = len(contexts)
         self._ended: set[int] = set()
-        """Partitions whose end was polled."""
+        """Partitions whose end the engine has been told of."""
         self._error: BaseException | None = None
         self._is_interrupted = False
         self._is_closed = False

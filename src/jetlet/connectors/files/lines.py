@@ -38,7 +38,7 @@ class TextBlock(NamedTuple):
     """Whole lines with their line ends; only the last line of a file may lack one."""
 
     offset: int
-    """Of the first character, in bytes of the (decompressed) file."""
+    """The position of the line's first character, in bytes of the (decompressed) file."""
     text: str
 
 

@@ -76,11 +76,11 @@ class Beginning:
     """What a run has found, and done, when it began; kept in its staging directory."""
 
     created: Sequence[str] = ()
-    """Directories, the outermost first."""
+    """Directories that were made for the output, the outermost first."""
     replaced: Sequence[str] = ()
-    """Files that go when the first of ours come."""
+    """Files of an earlier run, which are removed when the first files of this one appear."""
     first: int = 0
-    """The number of the first part."""
+    """The number that the first part file of this run gets."""
 
 
 class FileSink(TransactionalSink[T]):

@@ -23,7 +23,7 @@ from jetlet.storage.compression import codec_of
 from jetlet.storage.file_systems import has_wildcard, is_url
 
 INTERVAL_MS: Final = 50
-"""How often to look whether files have grown, by default."""
+"""Milliseconds between two looks at whether files have grown, by default."""
 GRACE_MS: Final = 2000
 """For how long a file that was renamed or removed is still read: its writer may not know yet."""
 MAX_DUTY: Final = 20
@@ -45,7 +45,7 @@ class FilePosition(NamedTuple):
 
     id: FileId
     offset: int
-    """Behind the last whole line."""
+    """The position in the file behind the last whole line that was read."""
     head_size: int
     head_crc: int
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 Text = bytes | str | None
 MAX_BYTES: Final = 1_000_000
-"""Of a record, if the settings do not say otherwise."""
+"""Largest size of a record in bytes, if the settings do not say otherwise."""
 OVERHEAD: Final = 512
 """What may come to the size of a record, at the most, beside what is in it."""
 _ADVICE: Final = (

@@ -29,7 +29,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Record = tuple[Any, ...]
-"""What :meth:`KafkaProducer.send` takes behind the topic."""
+"""A record as :meth:`KafkaProducer.send` takes it behind the topic."""
 
 PATIENCE: Final = 60.0
 """Seconds in which Kafka has to end a transaction, as long as it has for one by default."""
@@ -126,7 +126,7 @@ class MarkingProducer(KafkaProducer):
         self._name = name
         self._group: Any = None
         self.mark = -1
-        """Of the last transaction that was committed."""
+        """The mark of the last transaction that was committed."""
 
     def open(self) -> None:
         """End what others of this name have begun, and find the mark. To be called first."""

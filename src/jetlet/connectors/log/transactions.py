@@ -44,7 +44,7 @@ class StagedPart:
     since: int
     """Offset that the partition ended with when the transaction was prepared."""
     blocks: array[int]
-    """Where in the file they start."""
+    """Positions in the file at which its blocks start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class StagedAppend:
 
     transaction: TransactionId
     name: str
-    """Of its file."""
+    """The name of the transaction's file."""
     parts: tuple[StagedPart, ...]
 
 

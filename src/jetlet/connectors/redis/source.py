@@ -254,7 +254,7 @@ class RedisStreamReader(StreamReader[Any]):
         self._interrupted = threading.Event()
         self._connection: RedisConnection | None = None
         self._attempt: _Attempt | None = None
-        """To connect, on a thread of its own."""
+        """The attempt to connect, which runs on a thread of its own."""
         self._pause_ms = FIRST_PAUSE_MS
         self._retry_ns = 0
         self._asked_ns: int | None = None

@@ -52,7 +52,7 @@ class AttemptSnapshots:
         self._due: float | None = None
         """What the timer is set to."""
         self._ended: list[int] = []
-        """Members that have."""
+        """Members whose part of the job has ended."""
 
     def plan(self) -> SnapshotPlan:
         """What members have to know."""

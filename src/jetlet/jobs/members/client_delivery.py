@@ -28,11 +28,11 @@ CLOSE_LIMIT = 0.1
 it does."""
 
 Deliver = Callable[[str, Sequence[Any]], object]
-"""Takes (vertex, batch)."""
+"""Hands a batch to the hook of a vertex: called with (vertex, batch)."""
 Acknowledge = Callable[[int, int, int], None]
 """Takes (member, number of the vertex, bytes taken in all); from any thread."""
 OnError = Callable[[str, Exception], None]
-"""Takes (vertex, error); from any thread."""
+"""Is told that a vertex's hook has failed: called with (vertex, error), from any thread."""
 
 Task = tuple[int, memoryview] | Callable[[], None] | None
 
@@ -130,7 +130,7 @@ class _Lane:
         self._delivery = delivery
         self._number = number
         self._taken: dict[int, int] = {}
-        """Bytes by member."""
+        """Bytes of messages that the hook has taken, by member."""
         self._told: dict[int, int] = {}
         self._slice = FIRST_SLICE
         self.thread = delivery.start(self)

@@ -17,7 +17,7 @@ from jetlet.network.sender import Outlet
 CLIENT_PACKET = 256 * 1024
 """Bytes of a packet: there is no latency to win here by small ones."""
 ACK = struct.Struct("!HQ")
-"""Number of the vertex, bytes taken in all."""
+"""The form of an acknowledgement: number of the vertex and bytes taken in all."""
 
 
 class ClientLink:
@@ -67,6 +67,6 @@ class _Channel:
     def __init__(self, number: int) -> None:
         self.builder = PacketBuilder(number, CLIENT_PACKET)
         self.lock = threading.Lock()
-        """Several processors of a vertex may send at a time."""
+        """Held while sending, since several processors of a vertex may send at a time."""
         self.sent = 0
         self.taken = 0

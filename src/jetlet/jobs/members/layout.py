@@ -41,4 +41,4 @@ class Layout:
         self.processors: Mapping[str, int] = {
             v.name: plan.parallelism[v.name] * (1 if v.is_single else members) for v in self.dag
         }
-        """By vertex, in the whole job."""
+        """Number of processors of each vertex in the whole job."""

@@ -121,7 +121,7 @@ class MembersCoordinator:
         self._ticked = now
         self._join_limit = JOIN_LIMIT if join_limit is None else join_limit
         self._deadline = now + self._join_limit
-        """Of joining; of stopping; of being killed."""
+        """When the members must have joined, stopped, or ended after being killed."""
         self._is_killing = False
         self._failure: Failure | None = None
         self._was_cancelled = False

@@ -38,11 +38,11 @@ class SnapshotPlan:
     """What a member has to know of snapshots when it begins."""
 
     last_id: int
-    """Snapshots that are taken have higher ones."""
+    """The highest id of a snapshot so far; those that are taken from now on have higher ones."""
     record: SnapshotRecord | None
-    """Of the snapshot to begin with, if not anew."""
+    """The record of the snapshot to begin with; ``None`` to begin anew."""
     directory: SnapshotDirectory | None
-    """Where that is."""
+    """The directory that holds the snapshot to begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class Plan:
     processing_guarantee: str
     addresses: Mapping[int, str]
     stray_classes: tuple[tuple[str, str], ...]
-    """See :func:`jetlet.core.pickling.adopt_classes`."""
+    """Classes that members are to find under the names of this process; see
+    :func:`jetlet.core.pickling.adopt_classes`."""
     epoch: int = 0
     """Number of the attempt. What an older one says or writes does not count."""
     snapshots: SnapshotPlan | None = None
@@ -83,7 +84,7 @@ class Counters:
     """The metrics of a member: of its processors, its workers, its ends of network edges."""
 
     processors: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    """(vertex, values) for each."""
+    """A pair of vertex and counters for each processor."""
     edges: Sequence[Mapping[str, Any]] = ()
     workers: Sequence[Mapping[str, Any]] = ()
 

@@ -75,7 +75,7 @@ class MembersRunner:
         )
         self._make_launcher = launcher
         self._counters: dict[int, Counters] = {}
-        """By member, as of its last sign of life."""
+        """The counters of each member, as of its last sign of life."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attempt: MembersAttempt | None = None
         self._is_cancelled = self._has_run = False

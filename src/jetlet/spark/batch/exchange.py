@@ -209,7 +209,7 @@ class OutputPort:
     key_name: str
     """What the key is called in messages."""
     targets: int
-    """Tasks of the fragment it leads to."""
+    """Number of tasks of the fragment that the edge leads to."""
     checks_every_key: bool = False
     """No processor behind the edge finds unstable keys."""
     is_repeatable: bool = False

@@ -48,7 +48,7 @@ class FragmentSpec:
     broadcasts: dict[str, int]
     """Channel of each stand-in for a broadcast edge, by vertex name."""
     outputs: dict[str, OutputPort]
-    """By name of the stand-in vertex."""
+    """Exchanges that the fragment writes to, by name of the stand-in vertex."""
     clients: dict[str, int]
     """Channel of each vertex that sends items to the driver."""
     frame_sinks: dict[str, tuple[int, pa.StructType]]

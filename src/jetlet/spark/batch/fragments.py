@@ -46,7 +46,7 @@ class Fragment:
     index: int
     vertices: list[Vertex]
     is_single: bool
-    """It has one task only."""
+    """True if the fragment runs in one task only."""
     inputs: list[Exchange] = field(default_factory=list)
     outputs: list[Exchange] = field(default_factory=list)
 

@@ -46,7 +46,7 @@ environment of its Python workers first."""
 CANCEL_PERIOD = 0.2
 """Seconds between two attempts to cancel the stage: it may not have begun at the first."""
 CANCEL_LIMIT = 5.0
-"""Seconds that Spark has for it."""
+"""Seconds that Spark has to cancel the stage."""
 
 
 class HostedMembers:

@@ -54,15 +54,15 @@ class BatchRecord:
     tasks: dict[str, int]
     """Of each fragment that has the same number of them in all batches, by its name."""
     watermarks: dict[str, int] = field(default_factory=dict)
-    """By the vertex that makes them."""
+    """Watermarks after the batch, by the vertex that makes them."""
     states: dict[str, dict[int, Saved]] = field(default_factory=dict)
-    """By name of the fragment and task."""
+    """What the tasks have saved, by fragment and task."""
     prepared: dict[str, list[Any]] = field(default_factory=dict)
-    """What sinks have to commit, by vertex."""
+    """Transactions that sinks have to commit, by vertex."""
     digest: int | None = None
-    """Of the input."""
+    """A digest of the batch's input, by which a repeated batch is known."""
     is_last: bool = False
-    """The stream has ended."""
+    """True if the stream has ended with this batch."""
     definitions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """What states are made by, by vertex, where that makes a difference."""
 
@@ -108,7 +108,7 @@ class Origin:
 
     life: int
     batch: int
-    """The last that was recorded; -1 if none was."""
+    """The last batch that was recorded; -1 if none was."""
     run_id: str
 
 
@@ -127,7 +127,7 @@ class BatchLog:
         self.epoch = 0
         self._life = 0
         self.last: BatchRecord | None = None
-        """The record that counts."""
+        """The newest record, which is the one that counts."""
 
     # --- Attempts ---------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class BatchExchangeReader(ExchangeReader):
         self._end = end
         """``None`` in the last batch, whose end is that of the stream."""
         self._watermarks: dict[int, Watermark] = {}
-        """By channel, the lowest."""
+        """The lowest watermark of each channel."""
         self._last: deque[tuple[Watermark, int]] | None = None
         """Watermarks and their ordinals, that are still to be emitted."""
         self._has_arrived = False

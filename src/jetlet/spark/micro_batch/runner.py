@@ -57,7 +57,7 @@ class Outcome:
     prepared: dict[str, list[Any]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     items: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
-    """For the sinks of the submitting process."""
+    """Items for the sinks of the submitting process."""
 
 
 class MicroBatchRunner(SparkRunner):

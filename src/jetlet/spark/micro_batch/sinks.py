@@ -39,9 +39,9 @@ class BatchAttempt:
 
     batch: int
     epoch: int
-    """The attempt at the job."""
+    """The epoch of the attempt at the job."""
     number: int
-    """Sets it apart from other attempts at the same task."""
+    """Sets this attempt apart from others at the same task."""
 
     @property
     def transaction_number(self) -> int:

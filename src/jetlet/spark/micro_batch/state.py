@@ -56,11 +56,11 @@ OnSaved: TypeAlias = Callable[[Saved | Exception | None], None]
 CLEANS_PER_LISTING: Final = 64
 """How often the driver looks for files of attempts that did not count."""
 EVERYTHING: Final = 1 << 62
-"""Keys."""
+"""A limit on keys that takes all of them."""
 NEVER: Final = -1
-"""Before all batches."""
+"""The number of a batch before all others."""
 LATER: Final = 1 << 62
-"""After all batches."""
+"""The number of a batch after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class BatchStates:
     def __init__(self, location: str) -> None:
         self._location = location
         self._known: set[str] = set()
-        """Files that were there after the last cleaning."""
+        """Names of the files that were there after the last cleaning."""
         self._cleans = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ class TaskSnapshots:
 
     context: SnapshotContext
     chunks: list[Chunk] = field(default_factory=list)
-    """What those processors have saved that are not incremental."""
+    """What the processors that are not incremental have saved."""
     schema_versions: dict[str, int] = field(default_factory=dict)
     definitions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -175,7 +175,7 @@ class TaskState:
         self._task = (place.fragment, place.task)
         self._processors: dict[tuple[str, int], Incremental] = {}
         self._whole: list[Chunk] = []
-        """What the other processors begin with."""
+        """Saved state of the processors that are not incremental."""
         self._live: dict[tuple[str, int], LiveState] = {}
         self._result: CachedState | None = None
         self.restore: Recovery | None = None

@@ -33,11 +33,11 @@ class LiveState:
     """The state of an incremental processor."""
 
     left: tuple[Any, ...]
-    """What the processor has left."""
+    """The live state that the processor has left for its successor."""
     sweep: Sweep | None
-    """The one that is under way."""
+    """The sweep over the state that is under way."""
     covered: int
-    """It needs no files from before this batch."""
+    """The first batch whose files a restore needs."""
     schema: int
 
 
@@ -46,11 +46,11 @@ class CachedState:
     """The state of a task as it was when the task ended."""
 
     file: ChainFile
-    """What it was saved to."""
+    """The last file that the state was saved to."""
     live: dict[tuple[str, int], LiveState]
-    """By vertex and processor."""
+    """Live states by vertex and processor."""
     whole: list[Chunk]
-    """All that the processors have which are not incremental, pickled."""
+    """The pickled state of the processors that are not incremental."""
     used: float = field(default=0.0)
 
 
@@ -95,4 +95,4 @@ class StateCache:
 
 
 STATE_CACHE: Final = StateCache()
-"""That of this process."""
+"""The cache of this process."""

@@ -56,7 +56,7 @@ MAX_CHAIN: Final = 4 * MAX_SWEEP
 """A chain gets as long if no task lives long enough to end a sweep: then one does all at once."""
 CHUNK_KEYS: Final = 1 << 14
 READERS: Final = 8
-"""Files that are fetched at once."""
+"""Number of files that are fetched at the same time."""
 
 
 class ChainFile(NamedTuple):
@@ -75,7 +75,7 @@ class SavedState:
     chain: bytes
     """Packed, since all tasks of a fragment are sent those of all, and each unpacks its own."""
     is_incremental: bool
-    """All of it is of incremental processors."""
+    """True if all of the state belongs to incremental processors."""
     schemas: tuple[tuple[str, int], ...] = ()
     """Vertices of other processors whose state has another version than 1."""
 

@@ -41,16 +41,16 @@ class MicroBatch:
 
     batch: int
     epoch: int
-    """The attempt at the job."""
+    """The epoch of the attempt at the job."""
     before_ms: int
-    """Time of the batch before."""
+    """The time of the batch before, in milliseconds since 1970."""
     now_ms: int
     watermarks: dict[str, int]
     """At the end of the batch before, by the vertex that makes them."""
     is_first: bool
-    """There is none before."""
+    """True if there was no batch before this one."""
     is_last: bool = False
-    """There is no input any more: the stream has ended."""
+    """True if the stream has ended: there is no more input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class FragmentState:
 
     states: BatchStates
     previous: dict[int, Saved]
-    """By task; none where there is no state yet."""
+    """What each task has saved before; nothing where there is no state yet."""
 
 
 class BatchTask(FragmentTask):
@@ -143,7 +143,7 @@ class RunningBatchTask(RunningTask):
         self._end = BatchEnd(self._at_end)
         names = (vertex.name for vertex in spec.dag.vertices)
         self._left_out = frozenset(names) if batch.is_last else spec.stateless
-        """Vertices that save nothing."""
+        """Vertices that save nothing in this task."""
         self._saved: Saved | None = None
         self._state: NoState | TaskState = NoState(batch.batch)
         if state is not None:

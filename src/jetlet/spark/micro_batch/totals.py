@@ -24,7 +24,7 @@ class BatchTotals:
         self._read = 0
         self._lock = threading.Lock()
         self.last = ""
-        """What there is to say of the last batch."""
+        """The totals of the last batch."""
 
     def add(
         self, fragment: int, task: int, counters: Iterable[tuple[str, Mapping[str, Any]]]

@@ -70,7 +70,7 @@ class Container:
         """The event loop has ended; the consumers end too."""
         self.metrics = ContainerMetrics(application.name, context.member_index)
         self.count: Callable[[str, int], None] = self.metrics.count
-        """Takes what tasks count themselves."""
+        """Adds to a counter of the user's: called with its name and the amount."""
         self._app = application
         self._config = application.config
         self._context = context

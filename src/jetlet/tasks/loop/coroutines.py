@@ -37,7 +37,7 @@ class CompletedMessages:
         """The event loop is to take what is there; it takes the flag back."""
         self.is_announced = False
         self.is_timed = False
-        """It will be told, at once or a little later."""
+        """True if the end of the call will be told, at once or a little later."""
         self.loop = loop
         self._wake = wake
 
@@ -79,9 +79,9 @@ class CoroutineRunner(CoroutineCrew[IncomingEnvelope]):
         super().__init__(worker.max_concurrency, completed.loop)
         self.worker = worker
         self.completed: deque[IncomingEnvelope] = deque()
-        """For the event loop to take."""
+        """Messages that are completed and wait for the event loop to take them."""
         self.failure: tuple[IncomingEnvelope, BaseException] | None = None
-        """A message that ends the job."""
+        """The first message whose failure ends the job."""
         self.is_noted = False
         """The event loop will look at what is completed; it takes the flag back before it does."""
         self._all_completed = completed

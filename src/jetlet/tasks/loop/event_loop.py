@@ -109,7 +109,7 @@ class EventLoop:
         self._inline = 0
         """Messages processed on this thread that are not in the metrics yet."""
         self._other_ns = 0
-        """Time of other operations since then."""
+        """Nanoseconds that other operations took since the metrics were last brought up to date."""
         self._stride = 1
         self._in_flight = 0
         """Messages that were given to tasks and are not completed."""

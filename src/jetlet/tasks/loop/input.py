@@ -53,16 +53,16 @@ class InputPartition:
         self.is_offered = False
         """The chooser has its next message, or a task that has not taken it yet."""
         self.is_ended = False
-        """All of it was taken, and the tasks know."""
+        """True if all messages were taken and the tasks know of the end."""
         self.untaken = 0
         """Tasks that have yet to take the message that was chosen last."""
         self.workers: tuple[TaskWorker, ...] = ()
         self.worker: TaskWorker | None = None
-        """The only one, if there is only one."""
+        """The worker of the only task on this partition, if there is only one."""
         self.tracker: OffsetTracker | None = None
-        """That worker's."""
+        """The offset tracker of the only worker, if there is only one."""
         self._ahead: dict[TaskWorker, Any] = {}
-        """Where those are that had come further than others."""
+        """Offsets of the tasks that had come further than others when reading began."""
         self._order: Callable[[Offset], Any] | None = None
 
     def attach(self, workers: Sequence[TaskWorker], order: Callable[[Offset], Any]) -> None:

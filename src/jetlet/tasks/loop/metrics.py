@@ -24,9 +24,9 @@ class ContainerMetrics(TaskletMetrics):
     def __init__(self, name: str, container: int) -> None:
         super().__init__(name, container)
         self.chosen = 0
-        """Messages that the chooser gave."""
+        """Number of messages that the chooser gave."""
         self.null = 0
-        """Times it gave none."""
+        """How often the chooser was asked and gave no message."""
         self.operation_calls = dict.fromkeys(Operation, 0)
         self.operation_ns = dict.fromkeys(Operation, 0)
         self.gauges: dict[str, dict[str, float]] = {}

@@ -91,7 +91,7 @@ class TaskWorker:
         self.is_free = True
         """Nothing but messages to process: nothing else is due or under way."""
         self.open_partitions = len(self.trackers)
-        """Those whose end was not reached yet."""
+        """Partitions whose end was not reached yet."""
         self.not_before: dict[Operation, int] = {}
         """When a window or a commit may be due again, if it takes longer than its interval."""
         self.timers_due: deque[Hook] = deque()

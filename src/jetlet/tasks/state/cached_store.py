@@ -31,7 +31,7 @@ _OVERHEAD: Final = 150
 """Bytes of memory for a change, beside its key and value."""
 _MISSING: Final[Any] = object()
 _UNLOGGED: Final = Position(0)
-"""Of a local store that has no changelog."""
+"""The changelog position of a local store that has none."""
 
 
 class CachedStore(Generic[K, V]):

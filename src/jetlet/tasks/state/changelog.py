@@ -141,9 +141,9 @@ class Cleaner:
         self._threshold = 0
         """Records at which a round may begin."""
         self._start: int | None = None
-        """Where the round began that is under way."""
+        """The offset at which the round of compaction under way began."""
         self._next = b""
-        """The key that it is at."""
+        """The key that the compaction is at."""
         self._rewritten = 0
         self._outdated = 0
         """Everything before this is outdated, once the commit is done."""

@@ -21,7 +21,7 @@ class Position(NamedTuple):
     """How much of a changelog there is in a local store."""
 
     end: int
-    """Of the changelog's record after the last one."""
+    """The offset behind the last record of the changelog that the store holds."""
     mark: int = 0
     """A checksum of that last one, to tell whether it is still the same changelog."""
 

@@ -19,7 +19,7 @@ from jetlet.tasks.state.local_store import Change, Position
 logger = logging.getLogger("jetlet.tasks")
 
 FORMAT: Final = 1
-"""Kept in the file's ``user_version``."""
+"""The version of the file's format, kept in its ``user_version``."""
 
 TAKEOVER_SECONDS: Final = 5.0
 """How long to wait for another process that is still closing the file."""

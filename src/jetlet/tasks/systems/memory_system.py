@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jetlet.tasks.systems.memory_source import InMemorySource
 
 Record = tuple[Any, Any, int]
-"""Message, key, timestamp."""
+"""A message with its key and timestamp."""
 
 
 class MemoryStream:
