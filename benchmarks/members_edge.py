@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.measure import at_least, at_most, percentiles
 from jetlet import EmbeddedEngine, sinks
 from jetlet.core import DAG, Inbox, Processor, Vertex, between
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 
 BLOCK = 1024 * 1024
 

@@ -20,7 +20,7 @@ from jetlet.core import DAG, Inbox, Processor, Vertex, between
 from jetlet.core.outbox import Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.network.receive_window import INITIAL_WINDOW, UNIT_BITS
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 
 KEYS = 1000
 SIZE = 1000

@@ -41,15 +41,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetlet.pipeline import idioms
-from jetlet.pipeline.aggregate import AggregateOperation, of
-from jetlet.pipeline.aggregate_adapters import (
+from jetlet.pipeline.aggregates.adapters import (
     all_of,
     co_aggregate,
     filtering,
     flat_mapping,
     mapping,
 )
-from jetlet.pipeline.aggregate_collections import (
+from jetlet.pipeline.aggregates.collections import (
     concatenating,
     grouping_by,
     sorting,
@@ -57,7 +56,8 @@ from jetlet.pipeline.aggregate_collections import (
     to_list,
     to_set,
 )
-from jetlet.pipeline.aggregate_operations import (
+from jetlet.pipeline.aggregates.operation import AggregateOperation, of
+from jetlet.pipeline.aggregates.operations import (
     averaging,
     bottom_n,
     counting,
@@ -69,7 +69,7 @@ from jetlet.pipeline.aggregate_operations import (
     summing,
     top_n,
 )
-from jetlet.pipeline.aggregate_sketches import approx_distinct, approx_quantiles
+from jetlet.pipeline.aggregates.sketches import approx_distinct, approx_quantiles
 
 __all__ = [
     "AggregateOperation",

@@ -25,8 +25,8 @@ from jetlet.cli.progress_display import (
 )
 from jetlet.core import DAG, Processor, between, from_
 from jetlet.metrics.job_metrics import VertexMetrics
-from jetlet.processors.read import ReadSupplier
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.read import ReadSupplier
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 
 
 class Metrics(dict):

@@ -12,8 +12,8 @@ from jetlet import sources
 from jetlet.core.items import IDLE, Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.log import Log
-from jetlet.processors.event_time import EventTimePolicy
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.time.event_time import EventTimePolicy
 from jetlet.testing import ManualClock
 from jetlet.testing.outbox import CheckedOutbox
 

@@ -11,8 +11,8 @@ from jetlet import sources
 from jetlet.core.items import Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
-from jetlet.processors.event_time import EventTimePolicy
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.time.event_time import EventTimePolicy
 from jetlet.testing import verify_processor
 from jetlet.testing.clock import ManualClock
 

@@ -15,7 +15,7 @@ from jetlet.connectors import socket_stream
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError, JobCancelledError
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 from jetlet.testing import verify_processor
 from jetlet.testing.clock import ManualClock
 

@@ -27,8 +27,8 @@ from jetlet.core import ProcessorContext
 from jetlet.core.inbox import Inbox
 from jetlet.errors import InputNotFoundError
 from jetlet.log import Log
-from jetlet.processors.transactional_write import TransactionalWriteProcessor
-from jetlet.processors.write import SinkHook, SinkSupplier
+from jetlet.processors.ends.transactional_write import TransactionalWriteProcessor
+from jetlet.processors.ends.write import SinkHook, SinkSupplier
 from jetlet.storage.file_systems import FsspecStorage, LocalStorage
 from jetlet.testing.outbox import CheckedOutbox
 

@@ -15,7 +15,7 @@ from jetlet import EmbeddedEngine, sinks
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.network.receive_window import INITIAL_WINDOW, UNIT_BITS
 from jetlet.network.sender import MAX_BACKLOG
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

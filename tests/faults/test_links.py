@@ -19,7 +19,7 @@ from jetlet.jobs.members.attempt import MembersAttempt
 from jetlet.jobs.members.launcher import ProcessLauncher
 from jetlet.jobs.members.layout import Layout
 from jetlet.jobs.members.runner import MembersRunner
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.sinks import client
 
 pytestmark = [pytest.mark.fault, pytest.mark.cluster, pytest.mark.slow]

@@ -19,7 +19,7 @@ from jetlet import EmbeddedEngine, JobConfig, JobStatus
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.errors import JobFailedError, RestartableError
 from jetlet.jobs.members import members_coordinator
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.sinks import client
 
 pytestmark = [pytest.mark.fault, pytest.mark.cluster, pytest.mark.slow]

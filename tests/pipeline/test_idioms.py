@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, whole_item
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.idioms import AGGREGATE_IDIOMS, STAGE_IDIOMS
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.stage import Stage

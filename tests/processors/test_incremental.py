@@ -13,15 +13,15 @@ from jetlet.core.items import Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.deadlines import MAX_STALE, push_all
+from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
 from jetlet.processors.distinct import DistinctProcessor
-from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.incremental import IncrementalProcessor
-from jetlet.processors.interval_join import IntervalJoinProcessor
 from jetlet.processors.rolling import RollingAggregateProcessor
-from jetlet.processors.session_window import SessionWindowProcessor
-from jetlet.processors.sliding_window import SlidingWindowProcessor
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
+from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
+from jetlet.processors.time.interval_join import IntervalJoinProcessor
+from jetlet.processors.time.session_window import SessionWindowProcessor
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.snapshots.incremental import MAIN, TableChange
 from jetlet.testing.outbox import CheckedOutbox
 

@@ -35,21 +35,21 @@ from jetlet.processors.aggregate import (
     CombineByKeyProcessor,
     CombineProcessor,
 )
-from jetlet.processors.async_map import AsyncMapSupplier
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.batched import BatchedProcessor
+from jetlet.processors.coroutines.async_map import AsyncMapSupplier
 from jetlet.processors.distinct import DistinctProcessor
-from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
+from jetlet.processors.ends.read import ReadSupplier
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 from jetlet.processors.hash_join import HashJoinProcessor
-from jetlet.processors.interval_join import IntervalJoinProcessor
-from jetlet.processors.read import ReadSupplier
 from jetlet.processors.rolling import RollingAggregateProcessor
-from jetlet.processors.session_window import SessionWindowProcessor
-from jetlet.processors.sliding_window import SlidingWindowProcessor, frame_key
-from jetlet.processors.sort import SortProcessor
-from jetlet.processors.spool import SpoolProcessor
+from jetlet.processors.sorting.sort import SortProcessor
+from jetlet.processors.sorting.spool import SpoolProcessor
 from jetlet.processors.stateful import FLAT_MAP, MAP, StatefulProcessor
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
+from jetlet.processors.time.interval_join import IntervalJoinProcessor
+from jetlet.processors.time.session_window import SessionWindowProcessor
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
 from jetlet.testing.outbox import CheckedOutbox
 
 POLICY = ErrorPolicy("step", takes_events=True)

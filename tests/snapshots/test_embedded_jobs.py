@@ -22,7 +22,7 @@ from jetlet.errors import (
     SnapshotError,
 )
 from jetlet.pipeline.source import BatchSource
-from jetlet.processors.read import ReadSupplier
+from jetlet.processors.ends.read import ReadSupplier
 from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
 from jetlet.snapshots.store import SnapshotStore
 from jetlet.storage.file_systems import LocalStorage, locate

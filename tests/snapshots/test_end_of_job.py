@@ -26,7 +26,7 @@ SCRIPT = """
     from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
     from jetlet.jobs.job import Run
     from jetlet.snapshots.job_snapshots import JobSnapshots
-    from jetlet.processors.write import SinkHook
+    from jetlet.processors.ends.write import SinkHook
     from jetlet.snapshots.store import SnapshotStore
 
     ROOT = Path({root!r})
@@ -213,7 +213,7 @@ def files(tmp_path):
 
 
 def test_commit_that_fails_is_repeated_when_the_job_is_submitted_again(tmp_path, monkeypatch):
-    from jetlet.processors.write import SinkHook
+    from jetlet.processors.ends.write import SinkHook
 
     def refuse(self, run_id, messages):
         raise OSError("not now")

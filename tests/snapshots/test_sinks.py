@@ -11,8 +11,8 @@ import pytest
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
 from jetlet.errors import InputNotFoundError, RestartableError
 from jetlet.log import Log
-from jetlet.processors import transactional_write
-from jetlet.processors.transactional_write import TransactionalWriteProcessor
+from jetlet.processors.ends import transactional_write
+from jetlet.processors.ends.transactional_write import TransactionalWriteProcessor
 
 COUNT = 6000
 SINKS = ["files", "log", "database"]

@@ -1,0 +1,1 @@
+"""What users write: pipelines, stages, aggregate operations, windows and joins."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet.core.partitioning import stable_hash
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError, UnstableKeyError
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.sink import ClientSink, Sink
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def co_arguments(
     stage: str, arguments: Sequence[Any], arity: int
 ) -> tuple[list[Any], AggregateOperation[Any, Any, Any]]:
     """The other stages and the operation, from either way to write a co-aggregation."""
-    from jetlet.pipeline.aggregate_adapters import co_aggregate
+    from jetlet.pipeline.aggregates.adapters import co_aggregate
 
     if len(arguments) == arity:
         *others, operation = arguments

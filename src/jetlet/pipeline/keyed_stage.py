@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from jetlet.core.durations import Duration
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.checks import check_operation, co_arguments
 from jetlet.pipeline.join import interval_join_transform
 from jetlet.pipeline.sink import OnError

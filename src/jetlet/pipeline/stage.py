@@ -17,7 +17,7 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.basic_stage import BasicStage
 from jetlet.pipeline.checks import (
     check_count,

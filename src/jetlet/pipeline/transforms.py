@@ -16,7 +16,7 @@ from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import AnySink, ClientSink, OnError, Sink
 from jetlet.pipeline.source import BatchSource

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.aggregate_adapters import co_aggregate
-from jetlet.pipeline.aggregate_collections import to_list
-from jetlet.pipeline.aggregate_operations import pick_any
+from jetlet.pipeline.aggregates.adapters import co_aggregate
+from jetlet.pipeline.aggregates.collections import to_list
+from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.aggregates.operations import pick_any
 from jetlet.pipeline.checks import (
     check_key_function,
     check_late,

@@ -16,7 +16,7 @@ from jetlet.planner import events
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.order import is_isolated
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor, SinkHook, SinkSupplier
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor, SinkHook, SinkSupplier
 
 Supplier = Callable[[], Processor] | ProcessorSupplier
 

@@ -16,7 +16,7 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.transforms import StripTransform
 from jetlet.planner.graph import Graph, Node
-from jetlet.processors.event_time import MAX_WATERMARK_STEP
+from jetlet.processors.time.event_time import MAX_WATERMARK_STEP
 
 Fn = Callable[..., Any]
 Event = tuple[int, Any]

@@ -20,12 +20,12 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import ItemFailedError
-from jetlet.pipeline.aggregate import AggregateOperation
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.item_failure import item_failure, lookup_error
-from jetlet.processors.spill import DEFAULT_MEMORY_LIMIT, SpillingTable
+from jetlet.processors.sorting.spill import DEFAULT_MEMORY_LIMIT, SpillingTable
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import StateSaver
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import ItemFailedError
-from jetlet.pipeline.aggregate_loop import compiled
+from jetlet.pipeline.aggregates.loop import compiled
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion

@@ -7,8 +7,8 @@ from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
-from jetlet.pipeline.aggregate import AggregateOperation
-from jetlet.pipeline.aggregate_loop import MISSING, GeneratedCode
+from jetlet.pipeline.aggregates.loop import MISSING, GeneratedCode
+from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.item_failure import item_at, lookup_error

@@ -9,7 +9,7 @@ from typing import Any
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError, ItemFailedError
-from jetlet.pipeline.aggregate_loop import GeneratedCode
+from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.expansion import AT_HAND, Expansion
 from jetlet.processors.incremental import IncrementalProcessor

@@ -12,7 +12,7 @@ from jetlet.connectors.custom.stream_builder import MAX_WAITING
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError, JobCancelledError, ProcessorContractError
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 from jetlet.testing import verify_processor
 
 

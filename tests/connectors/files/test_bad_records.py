@@ -10,7 +10,7 @@ from jetlet import EmbeddedEngine, JobConfig, Pipeline, RawRecord, sinks, source
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.errors import Rejected
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.read import ReadProcessor
+from jetlet.processors.ends.read import ReadProcessor
 from jetlet.testing import verify_processor
 
 

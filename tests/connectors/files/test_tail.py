@@ -14,7 +14,7 @@ from jetlet import sources
 from jetlet.connectors.files.tail import FILES_PER_POLL, GRACE_MS
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 from jetlet.testing import verify_processor
 from jetlet.testing.clock import ManualClock
 

@@ -27,8 +27,8 @@ from jetlet.errors import (
     MissingDependencyError,
     ServerUnreachableError,
 )
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
-from jetlet.processors.write import WriteProcessor
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.write import WriteProcessor
 from jetlet.testing import assert_collected_eventually, verify_processor
 
 RUNS = 10

@@ -34,7 +34,7 @@ from jetlet.log.segments import (
     list_segments,
     segment_path,
 )
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
 from jetlet.testing import assert_collected_eventually, verify_processor
 from jetlet.testing.clock import ManualClock
 

@@ -29,7 +29,7 @@ from jetlet.jobs.members import members_coordinator
 from jetlet.jobs.members.attempt import MembersAttempt
 from jetlet.jobs.members.client_delivery import WINDOW
 from jetlet.jobs.members.launcher import ProcessLauncher
-from jetlet.processors.write import ClientSinkHook, ClientSinkProcessor
+from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.testing.clock import ManualClock
 
 pytestmark = pytest.mark.cluster

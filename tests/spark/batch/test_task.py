@@ -15,7 +15,7 @@ from jetlet import Pipeline, agg, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, Vertex, between
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.execution.tuning import Tuning
-from jetlet.processors.read import ReadSupplier
+from jetlet.processors.ends.read import ReadSupplier
 from jetlet.spark.batch import exchange
 from jetlet.spark.batch.exchange import COLUMNS, FIRST_CLIENT, METRICS
 from jetlet.spark.batch.fragment_spec import TASK_TUNING, PickledSplits, make_spec

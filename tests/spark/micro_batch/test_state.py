@@ -23,10 +23,10 @@ from jetlet.execution.plan import ExecutionPlan, RunContext
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.expiring_state import expiring_stateful
-from jetlet.processors.interval_join import IntervalJoinProcessor
 from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.stateful import MAP, StatefulProcessor
+from jetlet.processors.time.expiring_state import expiring_stateful
+from jetlet.processors.time.interval_join import IntervalJoinProcessor
 from jetlet.snapshots.tasklet import TaskletSnapshots
 from jetlet.spark.micro_batch import state as batch_state
 from jetlet.spark.micro_batch import state_cache, state_chain

@@ -7,8 +7,8 @@ import pytest
 from jetlet.core.items import IDLE, Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.traits import BatchPart
-from jetlet.processors.event_time import BatchWatermark, EventTimePolicy
-from jetlet.processors.stream_read import BatchReadProcessor, Timestamps
+from jetlet.processors.ends.stream_read import BatchReadProcessor, Timestamps
+from jetlet.processors.time.event_time import BatchWatermark, EventTimePolicy
 from jetlet.spark.micro_batch.time import BatchClock, BatchEnd
 from jetlet.testing.outbox import CheckedOutbox
 

@@ -11,8 +11,8 @@ from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.hash_join import HashJoinProcessor
-from jetlet.processors.interval_join import IntervalJoinProcessor
 from jetlet.processors.pairs import PairsProcessor
+from jetlet.processors.time.interval_join import IntervalJoinProcessor
 
 BUILD_PRIORITY = -1
 """Build sides of a join are read to the end before its other input."""

@@ -8,7 +8,7 @@ from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.async_map import AsyncMapSupplier
+from jetlet.processors.coroutines.async_map import AsyncMapSupplier
 from jetlet.processors.service_map import ServiceSupplier
 
 

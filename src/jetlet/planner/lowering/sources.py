@@ -8,9 +8,9 @@ from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.event_time import EventTimePolicy
-from jetlet.processors.read import ReadSupplier
-from jetlet.processors.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.ends.read import ReadSupplier
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.processors.time.event_time import EventTimePolicy
 
 
 @lower.register

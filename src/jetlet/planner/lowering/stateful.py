@@ -19,11 +19,11 @@ from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.distinct import DistinctProcessor
-from jetlet.processors.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.rolling import RollingAggregateProcessor
-from jetlet.processors.sort import SortProcessor
+from jetlet.processors.sorting.sort import SortProcessor
 from jetlet.processors.stateful import StatefulProcessor
 from jetlet.processors.take import TakeProcessor
+from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
 
 
 @lower.register

@@ -21,7 +21,7 @@ from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.batched import BatchedProcessor
 from jetlet.processors.fused import FusedProcessor, IdentityProcessor, Step, fuse
-from jetlet.processors.spool import SpoolProcessor
+from jetlet.processors.sorting.spool import SpoolProcessor
 
 
 @lower.register

@@ -10,8 +10,8 @@ from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.event_time import EventTimePolicy
-from jetlet.processors.timestamps import StripProcessor, TimestampProcessor
+from jetlet.processors.time.event_time import EventTimePolicy
+from jetlet.processors.time.timestamps import StripProcessor, TimestampProcessor
 
 
 @lower.register

@@ -14,8 +14,8 @@ from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.session_window import SessionWindowProcessor
-from jetlet.processors.sliding_window import SlidingWindowProcessor, frame_key
+from jetlet.processors.time.session_window import SessionWindowProcessor
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
 
 
 @lower.register

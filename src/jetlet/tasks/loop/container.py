@@ -17,7 +17,7 @@ from typing import Any, Final
 from jetlet.core.processor import ProcessorContext
 from jetlet.execution.worker import EngineThread
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
-from jetlet.processors.member_loop import STOP_TIMEOUT
+from jetlet.processors.coroutines.member_loop import STOP_TIMEOUT
 from jetlet.tasks.application import TaskApplication, check_window
 from jetlet.tasks.assignment import TaskAssignment
 from jetlet.tasks.collector import Collector

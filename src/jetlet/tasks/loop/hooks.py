@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from jetlet.processors.member_loop import MEMBER_LOOP
+from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
 
 
 class AsyncioLease:

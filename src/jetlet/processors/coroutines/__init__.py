@@ -1,0 +1,1 @@
+"""Coroutine functions: calls in flight, their pools and deadlines."""

@@ -1,0 +1,248 @@
+"""AsyncMapProcessor: map_async and flat_map_async, a coroutine for each item.
+
+:class:`AsyncMapSupplier` is what a vertex gets. Coroutines run on one event loop per member; a
+cooperative worker only hands batches of items to it and takes results from it, and never waits.
+
+- ``max_concurrency`` coroutines of one processor run at a time. They are run by so many tasks,
+  each of which takes one item after the other; context variables that a coroutine sets are
+  therefore still set for a later item.
+- ``ordered``: results leave in the order of the items; otherwise as they come. Either way all items
+  before a watermark leave before it, for which the processor takes no new ones meanwhile.
+- ``timeout`` is for one attempt, in seconds. An attempt that raises, runs out of time or is
+  cancelled is repeated ``retries`` times; the first pause is about ``backoff`` seconds, each
+  further one twice as long. When all have failed the stage's error policy applies to the item.
+- A snapshot holds the items whose results have not been emitted; they are done again after a
+  restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import BroadcastKey, Watermark
+from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.traits import BatchPart, Repeats, State, Traits
+from jetlet.core.vertex import ProcessorSupplier
+from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.coroutines.coroutine_pool import (
+    DEFAULT_CONCURRENCY,
+    AsyncOptions,
+    Call,
+    CoroutinePool,
+    NotAwaitableError,
+    default_jitter,
+)
+from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
+from jetlet.processors.state_saver import StateSaver
+
+__all__ = ["AsyncMapProcessor", "AsyncMapSupplier"]
+
+MAX_AHEAD: Final = 1024
+"""Items that may wait for a free coroutine, so that the event loop need not wait for the worker."""
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that cancelled coroutines are given to clean up."""
+
+
+class AsyncMapSupplier(ProcessorSupplier):
+    """Makes the processors of one stage, and leases the member's event loop for them."""
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        policy: ErrorPolicy,
+        max_concurrency: int = DEFAULT_CONCURRENCY,
+        ordered: bool = True,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.1,
+        flat: bool = False,
+        data_ordinals: Ordinals = None,
+        jitter: Callable[[], float] = default_jitter,
+    ) -> None:
+        self.options = AsyncOptions(
+            fn,
+            policy,
+            max_concurrency=max_concurrency,
+            ordered=ordered,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            flat=flat,
+            data_ordinals=data_ordinals,
+            jitter=jitter,
+        )
+        self._leases: list[asyncio.AbstractEventLoop] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_leases": []}
+
+    def traits(self) -> Traits:
+        return Traits(
+            state=State.SAVED,
+            spans_batches=False,
+            repeats=Repeats.BOTH if self.options.ordered else Repeats.ITEMS,
+            emits_at_end=False,
+            needs_index=False,
+        )
+
+    def init(self, context: ProcessorContext) -> None:
+        self._leases.append(MEMBER_LOOP.lease())
+
+    def get(self) -> Processor:
+        return AsyncMapProcessor(self.options, self._leases[-1])
+
+    def close(self, error: BaseException | None) -> None:
+        if self._leases:
+            self._leases.pop()
+            MEMBER_LOOP.release()
+
+
+class AsyncMapProcessor(BatchProcessor):
+    """Hands its items to a :class:`CoroutinePool` and emits the results."""
+
+    def __init__(self, options: AsyncOptions, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(options.data_ordinals)
+        self._options = options
+        self._loop = loop
+        self._drains = False
+        """A snapshot waits until all results are out, so that there is nothing to save."""
+        self._limit = options.max_concurrency + min(options.max_concurrency, MAX_AHEAD)
+        self._queue: deque[Call] = deque()
+        """Ordered mode: the calls whose results have not left, oldest first."""
+        self._pending: dict[Call, None] = {}
+        """Calls under way in unordered mode, where results go out as they come."""
+        self._in_flight: deque[Call] | dict[Call, None] = (
+            self._queue if options.ordered else self._pending
+        )
+        self._pool: CoroutinePool | None = None
+        self._saver = StateSaver()
+        self._is_saving = False
+        self._restored: list[tuple[tuple[int, int], Any]] = []
+
+    def join_micro_batch(self, part: BatchPart) -> None:
+        self._drains = True
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        self._pool = CoroutinePool(self._options, self._loop, context.wake)
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and not pool.close(CLOSE_TIMEOUT):
+            self.context.logger.warning(
+                "%s: a coroutine ignores its cancellation; let CancelledError pass",
+                self._options.policy.step,
+            )
+
+    # --- Data -------------------------------------------------------------------------------
+
+    def try_process(self) -> bool:
+        # While this is false no input comes, so `process` can always take all that there is.
+        return self._emit() and len(self._in_flight) < self._limit
+
+    def process(self, ordinal: int, inbox: Inbox) -> None:
+        self._submit(inbox.take())
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        return self._emit() and not self._in_flight and self.outbox.offer(watermark)
+
+    def complete(self) -> bool:
+        return self._emit() and not self._in_flight
+
+    def _submit(self, items: Iterable[Any]) -> None:
+        calls = [Call(item) for item in items]
+        if self._options.ordered:
+            self._queue.extend(calls)
+        else:
+            self._pending.update(dict.fromkeys(calls))
+        assert self._pool is not None
+        self._pool.submit(calls)
+
+    def _emit(self) -> bool:
+        """Emit the results that are there; false if the outbox refused."""
+        pool = self._pool
+        assert pool is not None
+        if pool.failed is not None:
+            # Even if its turn has not come in the order: the sooner the job fails the better.
+            self._fail(pool.failed)
+        if self._outgoing and not self.flush():
+            return False
+        # Never while a batch waits in the outgoing ones: `reject` might append to it.
+        done = self._take_ordered() if self._options.ordered else self._take_finished(pool)
+        if done:
+            out: list[Any] = []
+            for call in done:
+                if call.error is not None:
+                    self._fail(call)
+                elif self._options.flat:
+                    out += call.result
+                else:
+                    out.append(call.result)
+            self.send(out)
+        return self.flush()
+
+    def _take_ordered(self) -> list[Call]:
+        queue = self._queue
+        done = []
+        while queue and queue[0].is_done:
+            done.append(queue.popleft())
+        return done
+
+    def _take_finished(self, pool: CoroutinePool) -> list[Call]:
+        finished = pool.finished
+        done = []
+        while finished:
+            call = finished.popleft()
+            del self._pending[call]
+            done.append(call)
+        return done
+
+    def _fail(self, call: Call) -> None:
+        error = call.error
+        assert error is not None
+        if isinstance(error, NotAwaitableError):
+            raise error
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            raise self._options.policy.failure(call.item) from error
+        self.reject(self._options.policy, call.item, error)  # type: ignore[arg-type]
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # What is done leaves before the barrier. Nothing does while the rest is being saved.
+        if not self._is_saving and not self._emit():
+            return False
+        if self._drains and self._in_flight:
+            return False
+        self._is_saving = not self._saver.save(self.outbox, self._entries)
+        return not self._is_saving
+
+    def _entries(self) -> Iterator[tuple[BroadcastKey, Any]]:
+        # Broadcast, so that the items of one processor can stay together and in order.
+        index = self.context.global_index
+        for sequence, call in enumerate(self._in_flight):
+            yield BroadcastKey((index, sequence)), call.item
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        context = self.context
+        for key, item in inbox:
+            origin: tuple[int, int] = key.key if isinstance(key, BroadcastKey) else key
+            if origin[0] % context.total_parallelism == context.global_index:
+                self._restored.append((origin, item))
+
+    def finish_snapshot_restore(self) -> bool:
+        restored, self._restored = self._restored, []
+        if restored:
+            restored.sort(key=_origin)
+            self._submit(item for _, item in restored)
+        return True
+
+
+def _origin(entry: tuple[tuple[int, int], Any]) -> tuple[int, int]:
+    return entry[0]

@@ -1,0 +1,1 @@
+"""Where items come in and go out: readers of sources, writers of sinks."""

@@ -1,0 +1,1 @@
+"""What may be larger than memory: sorting, and tables and spools on disk."""

@@ -1,0 +1,1 @@
+"""What goes by event time: timestamps, windows, joins by time, state that expires."""

@@ -1,0 +1,532 @@
+"""SlidingWindowProcessor: windows of fixed size, sliding or tumbling, in one stage or two.
+
+Events are accumulated into *frames* of the length of the slide, by key. A window is the combination
+of the frames it covers: an event so costs one update, however many windows it falls in. Where the
+operation has ``deduct``, the window slides by combining its leading frame and deducting the
+trailing one; otherwise its frames are combined anew.
+
+In two stages the first one passes on complete frames, as tables, and the second one makes windows
+of them. A table goes to the second stage whole, if that is a single processor: then it is neither
+copied nor looked at. Otherwise it is divided among the processors.
+
+What is done for a window takes longer the more keys there are. So all of it happens in slices, and
+when a turn's time is up the rest waits for the next one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import NoneType
+from typing import Any, Final
+
+from jetlet.core.inbox import Inbox
+from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
+from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
+from jetlet.core.processor import ProcessorContext, different_state
+from jetlet.core.traits import Repeats
+from jetlet.errors import ItemFailedError
+from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
+from jetlet.processors.base import Output
+from jetlet.processors.item_failure import item_failure, lookup_error
+from jetlet.processors.state_saver import is_plain
+from jetlet.processors.time.event_state import EventStateProcessor
+from jetlet.processors.time.window_loops import FrameLoop, ResultLoop, frame_loop, result_loop
+from jetlet.snapshots.incremental import TableChange, Tables
+
+Operation = AggregateOperation[Any, Any, Any]
+KeyFn = Callable[[Any], Any]
+Table = dict[Any, Any]
+"""Accumulators by key; without keys there is one, of the key ``None``."""
+
+SLICE: Final = 1024
+"""Keys between two looks at the clock."""
+PLAIN_TYPES: Final = frozenset({str, bytes, int, bool, NoneType})
+"""Keys that can be routed whatever their value is."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame, or a part of one, on its way to the second stage, which then owns the table."""
+
+    key: PartitionId
+    """A key that says which processor the frame is for."""
+    end: int
+    table: Table
+
+
+SLIDING: Final = "sliding"
+LAST: Final = "last"
+"""Names of tables that are not a frame."""
+
+_ANYWHERE: Final = PartitionId(0)
+"""The key of all frames if only one processor takes them."""
+
+
+def frame_key(frame: Frame) -> PartitionId:
+    """The key function of the edge between the two stages."""
+    return frame.key
+
+
+class SlidingWindowProcessor(EventStateProcessor):
+    """Events or frames in, frames or windows out.
+
+    ``key_fns`` has a function per input, or is ``None`` for windows over all events. With
+    ``takes_frames`` the input are frames of a first stage; with ``emits_frames`` this is it, and
+    ``target_parallelism`` is the number of processors of the second one per member. Windows have
+    timestamps, unless nobody needs them: ``emits_events`` is false. ``late_ordinal`` is the edge
+    that late events leave over; without one they are only counted.
+    """
+
+    live = ("_frames", "_sliding", "_last", "_time")
+
+    def __init__(
+        self,
+        window: SlidingWindow,
+        operation: Operation,
+        key_fns: Sequence[KeyFn] | None,
+        *,
+        takes_frames: bool = False,
+        emits_frames: bool = False,
+        target_parallelism: int = 1,
+        emits_events: bool = True,
+        late_ordinal: int | None = None,
+        step: str = "window-and-aggregate",
+        data_ordinals: Ordinals = None,
+    ) -> None:
+        super().__init__(data_ordinals, late_ordinal)
+        self._step = step
+        self._window = window
+        self._operation = operation
+        self._key_fns = key_fns
+        self._takes_frames = takes_frames
+        self._emits_frames = emits_frames
+        self._target_parallelism = target_parallelism
+        self._add_keyed = self._frame_loops()
+        self.traits = replace(
+            self.traits,
+            # The second stage adds up what the first has emitted when a batch ended.
+            spans_batches=not emits_frames,
+            repeats=Repeats.BOTH if window.early_period is None else Repeats.NO,
+        )
+        self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
+        self._slides = window.size > window.slide
+        self._deducts = self._slides and operation.deduct is not None and not emits_frames
+        if operation.combine is not None:
+            self._combine = operation.table_combiner()
+            self._combine_copies = operation.table_combiner(copies=True)
+        if self._deducts:
+            self._deduct = operation.table_deductor()
+        name = operation.name
+        finish = operation.export if self._deducts else operation.finish
+        self._results = result_loop(finish, name, emits_events=emits_events)
+        self._early_results = result_loop(operation.export, name, emits_events=emits_events)
+        # Windows that end up to the processor's time have been emitted; so have frames.
+        self._frames: dict[int, Table] = {}
+        """By end: those that are still to come in a window, and those in the current one."""
+        self._sliding: Table = {}
+        """With ``deduct``: what the current window holds."""
+        self._last: dict[Any, int] = {}
+        """With ``deduct``, if the operation does not count: the last frame that each key is in."""
+        self._worked = 0
+        """Keys since the last look at the clock."""
+        self._next_early = 0
+        self._partitioner: Partitioner | None = None
+        self._checks_keys = False
+        self._was_other = False
+        """True if the state to be restored is of a window with other frames."""
+        self._later: list[tuple[int, Table]] = []
+        """Frames that are saved while the processor goes on."""
+
+    def _frame_loops(self) -> list[FrameLoop]:
+        operation, slide = self._operation, self._window.slide
+        return [
+            frame_loop(operation.loop_body(i), key_fn, slide, operation.name, self.touched)
+            for i, key_fn in enumerate(self._key_fns or ())
+        ]
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        if self._key_fns is not None:
+            self._targets = context.member_count * self._target_parallelism
+            if self._targets > 1 and self._emits_frames:
+                self._partitioner = Partitioner(None, context.partition_count)
+            # With several processors the edge before has done it for each item.
+            self._checks_keys = context.local_parallelism == 1
+        if self._window.early_period is not None:
+            self._next_early = self._window.next_early(context.clock.time_ms())
+
+    # --- Taking events ----------------------------------------------------------------------
+
+    def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if self._takes_frames:
+            for frame in batch:
+                self._add_frame(frame.end, frame.table)
+            return
+        if self._key_fns is None:
+            self._add_unkeyed(ordinal, batch)
+            return
+        events = iter(batch)
+        try:
+            late = self._add_keyed[ordinal](self._frames, events, self._time)
+        except Exception as error:
+            item = item_failure(batch, events, self._step).item[1]  # type: ignore[index]
+            cause = lookup_error(error, item, [self._key_fns[ordinal]])
+            raise ItemFailedError(item, self._step) from cause
+        if late:
+            self._drop_late(late)
+
+    def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
+        slide = self._window.slide
+        times = [event[0] for event in batch]
+        first = min(times) // slide
+        if max(times) // slide == first:  # the usual case: all in one frame
+            self._add_items(ordinal, (first + 1) * slide, [event[1] for event in batch])
+            return
+        by_frame: dict[int, list[Any]] = {}
+        for time, item in batch:
+            by_frame.setdefault(time // slide, []).append(item)
+        for index, items in by_frame.items():
+            self._add_items(ordinal, (index + 1) * slide, items)
+
+    def _add_items(self, ordinal: int, end: int, items: Sequence[Any]) -> None:
+        if end <= self._time:
+            self._drop_late(items)
+            return
+        table = self._frames.setdefault(end, {})
+        if self.touched is not None:
+            self.touched[end][None] = None
+        value = table[None] if table else self._operation.create()
+        try:
+            table[None] = self._add_all[ordinal](value, items)
+        except Exception as error:
+            raise ItemFailedError(self._culprit(ordinal, items), self._step) from error
+
+    def _culprit(self, ordinal: int, items: Sequence[Any]) -> Any:
+        """The item that failed, found by doing it again one by one."""
+        accumulate, value = self._operation.accumulate[ordinal], self._operation.create()
+        for item in items:
+            try:
+                value = accumulate(value, item)
+            except Exception:
+                return item
+        return items[0]
+
+    def _add_frame(self, end: int, table: Table) -> None:
+        if end <= self._time:
+            # The windows it belongs to are gone. Its items are not to be had any more.
+            count = self._operation.item_count
+            lost = len(table) if count is None else sum(map(count, table.values()))
+            self.context.count("late_events", lost)
+            return
+        if self.touched is not None:
+            self.touched.add(end, table)
+        mine = self._frames.setdefault(end, table)
+        if mine is not table:
+            self._combine(mine, table.items())
+
+    # --- Emitting ---------------------------------------------------------------------------
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        self._begin(watermark.timestamp)
+        return self._emit() and self.outbox.offer(watermark)
+
+    def complete(self) -> bool:
+        if self._frames:
+            self._begin(max(self._frames) + self._window.size)
+        return self._emit()
+
+    def _begin(self, timestamp: int) -> None:
+        """Begin to emit all that is complete at ``timestamp``."""
+        upto = timestamp - timestamp % self._window.slide
+        if self._emitting is None and upto > self._time:
+            self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
+
+    def _in_slices(self, table: Table, use: Callable[[Iterator[tuple[Any, Any]]], None]) -> Output:
+        """Hand the entries of a table to ``use``, some at a time."""
+        entries = iter(table.items())
+        for start in range(0, len(table), SLICE):
+            use(islice(entries, SLICE))
+            self._worked += min(SLICE, len(table) - start)
+            if self._worked >= SLICE:
+                self._worked = 0
+                if self.is_turn_over():
+                    yield None
+
+    # --- Frames -----------------------------------------------------------------------------
+
+    def _frames_upto(self, upto: int) -> Output:
+        yield from self._frames_out([end for end in self._frames if end <= upto])
+        self._time = upto
+
+    def _frames_out(self, ends: Sequence[int]) -> Output:
+        if self._partitioner is not None:
+            for end in sorted(ends):
+                yield from self._frame_in_parts(end, self._frames.pop(end), self._partitioner)
+        elif ends:
+            frames = [Frame(_ANYWHERE, end, self._frames.pop(end)) for end in sorted(ends)]
+            for frame in frames:
+                self._check_keys(frame.table)
+            yield frames
+
+    def _frame_in_parts(self, end: int, table: Table, partitioner: Partitioner) -> Output:
+        entries = iter(table.items())
+        while part := dict(islice(entries, SLICE)):
+            shares: dict[int, Table] = {}
+            ids = partitioner.partition_ids(list(part))
+            for partition, (key, value) in zip(ids, part.items(), strict=True):
+                # Who owns a partition depends on this remainder only.
+                target = partition % self._targets
+                if target in shares:
+                    shares[target][key] = value
+                else:
+                    shares[target] = {key: value}
+            yield [Frame(PartitionId(target), end, share) for target, share in shares.items()]
+
+    def _check_keys(self, table: Table) -> None:
+        """Refuse a key that could not be routed, also where there is nothing to route."""
+        if not self._checks_keys or PLAIN_TYPES.issuperset(map(type, table)):
+            return
+        keys = list(table)
+        it = iter(keys)
+        try:
+            for key in it:
+                stable_hash(key)
+        except Exception as error:
+            raise item_failure(keys, it, self._step) from error
+
+    # --- Windows ----------------------------------------------------------------------------
+
+    def _windows_upto(self, upto: int) -> Output:
+        """Batches of results, window after window."""
+        size, slide, frames = self._window.size, self._window.slide, self._frames
+        ends = sorted(frames)
+        # Frames from `tail` on, up to `head`, are in the window emitted last.
+        tail, head = 0, bisect_right(ends, self._time)
+        while True:
+            end = self._time + slide
+            if tail == head:
+                if head == len(ends):
+                    break
+                end = max(end, ends[head])  # no window before that one has any events
+            if end > upto:
+                break
+            leading: Table | None = None
+            if head < len(ends) and ends[head] == end:
+                head += 1
+                leading = frames[end]
+                self._check_keys(leading)
+            yield from self._window_out(end - size, end, leading)
+            if ends[tail] == end - size + slide:
+                trailing = frames.pop(ends[tail])
+                if self.touched is not None:
+                    self.touched.drop(ends[tail])
+                if self._deducts:
+                    yield from self._trail(ends[tail], trailing)
+                tail += 1
+            self._time = end
+        self._time = max(self._time, upto)
+
+    def _window_out(self, start: int, end: int, leading: Table | None) -> Output:
+        """The results of one window, whose last frame is ``leading``."""
+        if not self._slides:
+            table = leading or {}
+        elif self._deducts:
+            if leading is not None:
+                yield from self._lead(end, leading)
+            table = self._sliding
+        else:
+            table = {}
+            yield from self._combine_frames(table, start, end)
+        yield from self._results_of(table, WindowResult, start, end, self._results)
+
+    def _results_of(
+        self, table: Table, kind: type, start: int, end: int, make: ResultLoop
+    ) -> Output:
+        entries = iter(table.items())
+        try:
+            while batch := make(islice(entries, BATCH_SIZE), kind, start, end):
+                yield batch
+        except Exception as error:
+            raise self._result_failure(table, start, end) from error
+
+    def _result_failure(self, table: Table, start: int, end: int) -> ItemFailedError:
+        for key, value in table.items():
+            try:
+                self._operation.export(value)
+            except Exception:
+                return ItemFailedError(WindowResult(start, end, key, value), self._step)
+        return ItemFailedError(WindowResult(start, end, None, None), self._step)
+
+    def _lead(self, end: int, frame: Table) -> Output:
+        """The window has slid over a new frame."""
+        sliding, last = self._sliding, self._last
+        self._touch_window(frame)
+        counts = self._operation.item_count is not None
+
+        def lead(entries: Iterator[tuple[Any, Any]]) -> None:
+            # Copies: the frame's own are needed once more, to be deducted.
+            self._combine_copies(sliding, entries)
+
+        yield from self._in_slices(frame, lead)
+        if not counts:
+            yield from self._in_slices(
+                frame, lambda entries: last.update(dict.fromkeys([key for key, _ in entries], end))
+            )
+
+    def _trail(self, end: int, frame: Table) -> Output:
+        """The window leaves a frame behind."""
+        self._touch_window(frame)
+        deduct, sliding, last = self._deduct, self._sliding, self._last
+        return self._in_slices(frame, lambda entries: deduct(sliding, entries, last, end))
+
+    def _combine_frames(self, table: Table, start: int, end: int) -> Output:
+        """Put all frames of a window into the table, without changing them."""
+        for frame_end in range(start + self._window.slide, end + 1, self._window.slide):
+            frame = self._frames.get(frame_end)
+            if frame is not None:
+                yield from self._in_slices(
+                    frame, lambda entries: self._combine_copies(table, entries)
+                )
+
+    # --- Early results ----------------------------------------------------------------------
+
+    def try_process(self) -> bool:
+        period = self._window.early_period
+        if period is None:
+            return True
+        now = self.context.clock.time_ms()
+        if self._emitting is None and now >= self._next_early:
+            self._next_early = self._window.next_early(now)
+            self._emitting = self._open_windows()
+        return self._emit()
+
+    def _open_windows(self) -> Output:
+        """What each window holds that is not complete and has any events."""
+        size, slide, frames = self._window.size, self._window.slide, self._frames
+        ends = sorted(frames)
+        end = self._time
+        while ends:
+            end += slide
+            first = bisect_right(ends, end - size)
+            if first == len(ends):
+                return
+            end = max(end, ends[first])
+            table = frames.get(end, {})
+            if self._slides:
+                table = {}
+                yield from self._combine_frames(table, end - size, end)
+            yield from self._results_of(
+                table, EarlyWindowResult, end - size, end, self._early_results
+            )
+
+    # --- Snapshots --------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        # What is half emitted leaves before the barrier.
+        if not self._emit():
+            return False
+        if self._emits_frames and self._frames:
+            # So does all that a first stage has: the second one adds up parts of frames anyway.
+            self._emitting = self._frames_out(list(self._frames))
+            if not self._emit():
+                return False
+        if not self._saver.save(self.outbox, self._entries):
+            return False
+        later, self._later = self._later, []
+        self.outbox.save_later(
+            (key, (end, value)) for end, table in later for key, value in table.items()
+        )
+        return True
+
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        """What has to be saved at once; the rest is put aside for later."""
+        for end, table in self._frames.items():
+            if end <= self._time:
+                self._later.append((end, table))  # it does not change any more
+            elif is_plain(table.values()):
+                self._later.append((end, dict(table)))
+            else:
+                for key, value in table.items():
+                    yield key, (end, value)
+        yield self._time_entry()
+
+    def state_definition(self) -> Mapping[str, Any]:
+        window, operation = self._window, self._operation.definition
+        return {"window": "sliding", "size": window.size, "slide": window.slide, "of": operation}
+
+    def restored_from(self, definition: Mapping[str, Any]) -> None:
+        """A window that is not longer, and slides in steps of whole frames, finds all it needs."""
+        mine, window = self.state_definition(), self._window
+        size, slide = definition.get("size", 0), definition.get("slide", 0)
+        if definition != {**mine, "size": size, "slide": slide}:
+            raise different_state(definition, mine)
+        if window.size > size or window.slide % slide or size % slide or window.size % window.slide:
+            why = "what is saved suffices for windows that are not longer, and slide by a multiple"
+            raise different_state(definition, mine, why)
+        self._was_other = True
+
+    def restore_from_snapshot(self, inbox: Inbox) -> None:
+        frames = self._frames
+        for key, saved in inbox:
+            if isinstance(key, BroadcastKey):
+                self._saved_time.restore(saved)
+                continue
+            end, value = saved
+            if self._was_other:
+                end += -end % self._window.slide
+            table = frames.get(end)
+            if table is None:
+                table = frames[end] = {}
+            if self._was_other and key in table:
+                self._combine(table, [(key, value)])
+            else:
+                table[key] = value
+
+    def finish_snapshot_restore(self) -> bool:
+        super().finish_snapshot_restore()
+        if self._was_other and self._time != MIN_TIMESTAMP:
+            # The window that is next ends after the last one that was emitted, however that slid.
+            self._time -= self._time % self._window.slide
+            outside = self._time + self._window.slide - self._window.size
+            for end in [end for end in self._frames if end <= outside]:
+                del self._frames[end]
+        if self._deducts and self._emitting is None and self.touched is None:
+            self._emitting = self._rebuild()
+        return self._emit()
+
+    def _rebuild(self) -> Output:
+        for end in sorted(end for end in self._frames if end <= self._time):
+            yield from self._lead(end, self._frames[end])
+
+    # --- Changes ----------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> Tables:
+        """The frames by their end, and what is derived from them: it would take long to redo."""
+        if not self._deducts:
+            return self._frames
+        return {**self._frames, SLIDING: self._sliding, LAST: self._last}
+
+    def track_changes(self) -> None:
+        super().track_changes()
+        self._add_keyed = self._frame_loops()
+
+    def _touch_window(self, frame: Table) -> None:
+        if self.touched is not None:
+            self.touched.add(SLIDING, frame)
+            self.touched.add(LAST, frame)
+
+    def apply_change(self, change: TableChange) -> None:
+        name = change.table
+        if isinstance(name, int):
+            if change.is_new and not change.entries:
+                self._frames.pop(name, None)
+                return
+            self._frames.setdefault(name, {})
+        super().apply_change(change)
