@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import partial
 
 import pytest
 
+from jetlet import Pipeline, sinks, sources
 from jetlet.core import (
     DAG,
     Processor,
@@ -365,3 +367,15 @@ class Forget(Processor):
 
     def process(self, ordinal, inbox):
         self._taken.append(len(inbox.take()))
+
+
+def test_the_dag_is_logged_when_a_job_is_started(caplog):
+    p = Pipeline("shown")
+    p.read_from(sources.items([1])).map(str).write_to(sinks.noop())
+    with caplog.at_level(logging.INFO, "jetlet.job"), EmbeddedEngine(workers=3) as engine:
+        engine.submit(p).join(PROMPT)
+
+    started = next(r.getMessage() for r in caplog.records if "is started" in r.getMessage())
+
+    assert started == f"job shown is started:\n{p.to_dot(default_parallelism=3)}"
+    assert '"map" [localParallelism=3]' in started

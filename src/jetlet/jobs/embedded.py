@@ -98,7 +98,7 @@ class EmbeddedEngine:
             )
             runner = MembersRunner(layout, ProcessLauncher, tuning=tuning, service=self._service)
         job = Job(dag, config, runner, self._jobs.forget, self._service, snapshots)
-        return self._jobs.start(job)
+        return self._jobs.start(job, parallelism)
 
     def _snapshots(self, layout: Layout, config: JobConfig) -> JobSnapshots:
         # Imported when needed: most jobs take none.

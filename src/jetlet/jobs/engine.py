@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol, Self
@@ -10,6 +11,8 @@ from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
+
+logger = logging.getLogger("jetlet.job")
 
 SPARK_PARALLELISM = 1
 """Processors of a vertex in a task of Spark's where a stage does not say: a task has one core."""
@@ -53,8 +56,13 @@ class EngineJobs:
         """Threads of jobs that have ended, which may need another moment."""
         self._lock = threading.Lock()
 
-    def start(self, job: Job) -> Job:
-        """Start a job that has been made; what it refuses to begin with is raised."""
+    def start(self, job: Job, parallelism: int) -> Job:
+        """Start a job that has been made; what it refuses to begin with is raised.
+
+        ``parallelism`` is that of vertices which do not say, for the log.
+        """
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("job %s is started:\n%s", job.name, job.dag.to_dot(parallelism))
         with self._lock:
             self._check_open()
             self._running.add(job)

@@ -144,7 +144,8 @@ class SparkEngine:
             job = self._micro_batch_job(dag, config)
         else:
             job = self._batch_job(dag, config)
-        return self._jobs.start(job)
+        on_members = kind == MEMBERS and config.default_parallelism
+        return self._jobs.start(job, on_members or SPARK_PARALLELISM)
 
     def _batch_job(self, dag: DAG, config: JobConfig) -> Job:
         if config.processing_guarantee != NONE:

@@ -41,7 +41,7 @@ WORK_PREFIX = ".making-"
 _DAY = 24 * 3600.0
 
 #: Archives for other builds of Java, or other environments, that are kept beside one.
-MAX_OTHERS = 11
+MAX_OTHERS = 5
 
 
 @dataclass(frozen=True, slots=True)
