@@ -14,8 +14,8 @@ BY_SUPPLIER = {"BatchProcessor", "WriteProcessor"}
 
 
 def stock():
-    for module in pkgutil.iter_modules(jetlet.processors.__path__):
-        home = importlib.import_module(f"jetlet.processors.{module.name}")
+    for module in pkgutil.walk_packages(jetlet.processors.__path__, "jetlet.processors."):
+        home = importlib.import_module(module.name)
         for kind in vars(home).values():
             if isinstance(kind, type) and kind.__module__ == home.__name__:
                 if issubclass(kind, Processor):

@@ -200,6 +200,19 @@ def test_failure_that_a_restart_cannot_cure_ends_the_job(kit, config, ledger):
     assert job.metrics().snapshots["restarts"] == 0
 
 
+class UntilMarked:
+    """Keeps the last items back until there is a mark, so that no job ends before it."""
+
+    failing_at: dict = {}
+
+    def __init__(self, count, mark):
+        self._count, self._mark = count, mark
+
+    @property
+    def limit(self):
+        return self._count if Path(self._mark).exists() else self._count - 4
+
+
 class StuckOnce(Processor):
     """The first one of all that is to save does not come back; it leaves a mark for the others."""
 
@@ -228,9 +241,9 @@ class StuckOnce(Processor):
 def test_member_that_does_not_answer_is_named_and_the_job_restarted(
     kit, config, ledger, tmp_path, caplog
 ):
-    dag = DAG("counting")
-    numbers = dag.new_vertex("numbers", partial(kit.Numbers, COUNT))
-    stuck = dag.new_vertex("stuck", partial(StuckOnce, str(tmp_path / "mark")))
+    dag, mark = DAG("counting"), str(tmp_path / "mark")
+    numbers = dag.new_vertex("numbers", partial(kit.Numbers, COUNT, UntilMarked(COUNT, mark)))
+    stuck = dag.new_vertex("stuck", partial(StuckOnce, mark))
     counts = dag.new_vertex("counts", kit.CountByKey)
     write = dag.vertex(Vertex("write", partial(kit.LedgerSink, ledger), hook=ledger))
     dag.edge(between(numbers, stuck))

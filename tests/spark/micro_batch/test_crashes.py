@@ -23,10 +23,12 @@ DRIVER = Path(__file__).with_name("micro_batch_driver.py")
 PER_BATCH = 12
 BATCHES = 6
 CRASHES = [
+    ("handed over", 0),
     ("in the middle of a task", 0),
     ("state saved, transactions prepared", 1),
     ("about to record", 2),
     ("one of the sinks committed", 3),
+    ("committed", 4),
     ("all done but for Spark's note", 5),
     ("recorded", 6),
     ("committed at the end", 6),
