@@ -107,3 +107,7 @@ def test_packets_between_members_have_the_size_that_was_asked_for():
         packets[size] = sum(row["packets"] for row in rows)
         assert sum(row["items"] for row in rows) > 1000
     assert packets[1_000] > 2 * packets[100_000] > 0
+
+
+def test_a_path_will_do_for_the_snapshots(tmp_path):
+    assert JobConfig(snapshot_dir=tmp_path).snapshot_dir == str(tmp_path)

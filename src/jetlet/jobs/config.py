@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -88,6 +89,8 @@ class JobConfig:
     pipeline reads a Spark stream. ``members`` goes for bounded pipelines, too."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.snapshot_dir, os.PathLike):
+            object.__setattr__(self, "snapshot_dir", os.fspath(self.snapshot_dir))
         if self.processing_guarantee not in GUARANTEES:
             raise InvalidArgumentError(
                 f"processing_guarantee must be one of {', '.join(GUARANTEES)}, "
