@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jetlet.jobs.config import JobConfig
     from jetlet.jobs.embedded import EmbeddedEngine
     from jetlet.jobs.job import Job, JobStatus
+    from jetlet.network.tls import Tls
     from jetlet.pipeline.errors import DeadLetter, RawRecord
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
     from jetlet.pipeline.join import JoinClause
@@ -36,6 +37,7 @@ _HOMES = {
     "RawRecord": "jetlet.pipeline.errors",
     "SparkEngine": "jetlet.spark.engine",
     "Stage": "jetlet.pipeline.stage",
+    "Tls": "jetlet.network.tls",
     "WindowResult": "jetlet.pipeline.windows",
     "agg": "jetlet.agg",
     "entry_key": "jetlet.pipeline.functions",
@@ -59,6 +61,7 @@ __all__ = [
     "RawRecord",
     "SparkEngine",
     "Stage",
+    "Tls",
     "WindowResult",
     "__version__",
     "agg",

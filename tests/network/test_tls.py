@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
+from dataclasses import replace
 
 import pytest
 
-from jetlet import Pipeline, agg, sinks, sources, whole_item
-from jetlet.errors import JetletError
-from jetlet.execution.tuning import Tuning
-from jetlet.jobs.config import JobConfig
-from jetlet.jobs.job import Job
-from jetlet.jobs.members.launcher import ProcessLauncher
-from jetlet.jobs.members.layout import Layout
-from jetlet.jobs.members.runner import MembersRunner
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources
+from jetlet.errors import InvalidArgumentError, JetletError
 from jetlet.network.handshake import new_secret
 from jetlet.network.hub import Hub
-from jetlet.network.tls import Tls
-
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates")
+from jetlet.network.tls import Credentials, Tls, credentials_for
 
 SECRET = new_secret()
 
 
-def make_tls(directory):
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    subprocess.run(
-        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 "
-        f"-subj /CN=jetlet -keyout {key} -out {certificate}".split(),
-        check=True,
-        capture_output=True,
-    )
-    return Tls(str(certificate), str(key), str(certificate))
-
-
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory):
-    return make_tls(tmp_path_factory.mktemp("tls"))
+def tls():
+    return Credentials.made_for_job()
+
+
+def in_files(credentials, directory):
+    paths = [directory / name for name in ("certificate.pem", "key.pem", "ca.pem")]
+    for path, text in zip(
+        paths, (credentials.certificate, credentials.key, credentials.ca), strict=True
+    ):
+        path.write_text(text)
+    return Tls(*map(str, paths))
 
 
 def hub(index, tls, secret=SECRET):
@@ -63,9 +52,9 @@ def test_members_meet_over_tls(tls):
     asyncio.run(main())
 
 
-def test_other_certificate_is_refused(tls, tmp_path):
+def test_other_certificate_is_refused(tls):
     async def main():
-        one, two = hub(0, tls), hub(1, make_tls(tmp_path))
+        one, two = hub(0, tls), hub(1, Credentials.made_for_job())
         addresses = {0: one.listen(), 1: two.listen()}
         with pytest.raises(JetletError):
             async with asyncio.timeout(10):
@@ -119,20 +108,49 @@ def test_stranger_without_a_certificate_gets_nothing(tls):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_nothing_is_encrypted_that_stays_on_this_machine(host):
+    assert credentials_for(None, host) is None
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "worker-1", "fd00::1"])
+def test_what_leaves_this_machine_is_encrypted_unless_somebody_says_otherwise(host):
+    assert credentials_for(None, host) is not None
+    assert credentials_for(False, host) is None
+
+
+def test_every_job_has_a_certificate_of_its_own():
+    one, other = credentials_for(True, "127.0.0.1"), credentials_for(True, "127.0.0.1")
+    assert one.certificate != other.certificate
+    assert one.key not in repr(one)
+
+
+def test_files_of_ones_own_are_read_where_the_job_is_submitted(tls, tmp_path):
+    assert credentials_for(in_files(tls, tmp_path), "127.0.0.1") == tls
+
+
+def test_files_that_do_not_fit_are_refused_by_name(tls, tmp_path):
+    files = in_files(tls, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="nowhere"):
+        replace(files, key=str(tmp_path / "nowhere.pem")).read()
+    (tmp_path / "key.pem").write_text(Credentials.made_for_job().key)
+    with pytest.raises(InvalidArgumentError, match=r"key\.pem"):
+        files.read()
+
+
+def test_no_key_is_left_in_a_file(tls, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tls.server_context()
+    tls.client_context()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.cluster
-def test_job_runs_over_tls(tls):
+def test_job_runs_over_tls(tls, tmp_path):
     p, out = Pipeline("encrypted"), sinks.collect()
     p.read_from(sources.items(range(10_000))).grouping_key(lambda x: x % 10).aggregate(
         agg.counting()
     ).write_to(out)
-    p.read_from(sources.items(["a", "b", "a"])).grouping_key(whole_item).aggregate(
-        agg.counting()
-    ).write_to(out)
-    dag = p.plan(default_parallelism=1)
-    runner = MembersRunner(Layout(dag, 1, lambda: 2), ProcessLauncher, tuning=Tuning(1), tls=tls)
-    job = Job(dag, JobConfig(), runner)
-    job.start()
-    job.join(60)
-    assert sorted(out.items, key=str) == sorted(
-        [("a", 2), ("b", 1), *((i, 1000) for i in range(10))], key=str
-    )
+    with EmbeddedEngine(members=2) as engine:
+        engine.submit(p, JobConfig(tls=in_files(tls, tmp_path))).join(60)
+    assert sorted(out.items) == [(i, 1000) for i in range(10)]

@@ -12,6 +12,7 @@ from jetlet.core.vertex import check_saves
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.tuning import PACKET_LIMIT
+from jetlet.network.tls import Tls
 from jetlet.snapshots.context import GUARANTEES, NONE
 
 logger = logging.getLogger("jetlet.job")
@@ -24,7 +25,7 @@ OF_SNAPSHOTS = (
     "allow_older_snapshot",
 )
 OF_RESTARTS = ("max_restarts", "restart_pause", "max_restart_pause")
-OF_MEMBERS = ("link_timeout", "packet_size")
+OF_MEMBERS = ("link_timeout", "packet_size", "tls")
 MIN_LINK_TIMEOUT = 2.0
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
@@ -77,6 +78,11 @@ class JobConfig:
     packet_size: int = PACKET_LIMIT
     """Bytes that a packet from one member to another should have at the most. Larger ones cost less
     for each item, smaller ones come sooner."""
+    tls: Tls | bool | None = None
+    """Whether what members send each other, and the submitting process, is encrypted. By default it
+    is as soon as it leaves this machine. ``True`` makes certificates for the job, as the default
+    does; ``Tls(certificate, key, ca)`` are your own; ``False`` leaves it open to who can listen,
+    though nobody can join who does not know the job's secret."""
     call_budget: float | None = None
     """Seconds that a call of a processor should take: as many items are handed to it as it manages
     in that time. By default 1 ms, and 50 ms in a batch on Spark, where nobody waits for single
@@ -109,6 +115,10 @@ class JobConfig:
                 raise InvalidArgumentError(
                     f"{name} is in seconds and positive, not {getattr(self, name)}"
                 )
+        if not isinstance(self.tls, Tls | bool | None):
+            raise InvalidArgumentError(
+                f"tls is True, False or Tls(certificate, key, ca), not {self.tls!r}"
+            )
         if self.packet_size < 1:
             raise InvalidArgumentError(f"packet_size is in bytes, not {self.packet_size}")
         if self.call_budget is not None and self.call_budget <= 0:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from jetlet.snapshots.job_snapshots import JobSnapshots
 
 
+THIS_MACHINE = "127.0.0.1"
+"""Where members of the embedded engine are."""
+
+
 class EmbeddedEngine:
     """Runs pipelines and DAGs on cooperative threads of this process, without a JVM.
 
@@ -90,13 +94,20 @@ class EmbeddedEngine:
             # Imported when needed: the network's part of the standard library is not light.
             from jetlet.jobs.members.launcher import ProcessLauncher
             from jetlet.jobs.members.runner import MembersRunner
+            from jetlet.network.tls import credentials_for
 
             tuning = replace(
                 self._tuning,
                 call_target_ns=config.call_target_ns(CALL_TARGET_NS),
                 packet_size=config.packet_size,
             )
-            runner = MembersRunner(layout, ProcessLauncher, tuning=tuning, service=self._service)
+            runner = MembersRunner(
+                layout,
+                ProcessLauncher,
+                tuning=tuning,
+                tls=credentials_for(config.tls, THIS_MACHINE),
+                service=self._service,
+            )
         job = Job(dag, config, runner, self._jobs.forget, self._service, snapshots)
         return self._jobs.start(job, parallelism)
 

@@ -17,7 +17,7 @@ from jetlet.network.packets import MalformedPacketError, decode_header
 from jetlet.network.receive_window import ACK_PERIOD, CLOSED
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet
-from jetlet.network.tls import Tls
+from jetlet.network.tls import Credentials
 
 logger = logging.getLogger("jetlet.network")
 
@@ -39,7 +39,7 @@ class Hub:
         beat: float = BEAT,
         directory: str | None = None,
         host: str = "127.0.0.1",
-        tls: Tls | None = None,
+        tls: Credentials | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.listener: Listener | None = None

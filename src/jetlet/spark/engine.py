@@ -196,6 +196,7 @@ class SparkEngine:
         """A job on long-lived tasks. Each is a member with a worker of its own."""
         from jetlet.jobs.members.layout import Layout
         from jetlet.jobs.members.runner import MembersRunner
+        from jetlet.network.tls import credentials_for
         from jetlet.spark.members.hosted import JOIN_LIMIT, HostedMembers, place_of_driver
 
         config.check_directory(dag)
@@ -221,6 +222,7 @@ class SparkEngine:
             host=host,
             known_as=known_as,
             use_tcp=True,
+            tls=credentials_for(config.tls, known_as),
             service=self,
             code=BY_VALUE,
             join_limit=JOIN_LIMIT,

@@ -17,7 +17,7 @@ import pytest
 
 from jetlet.jobs.members import launcher as module
 from jetlet.jobs.members.launcher import Bootstrap, ProcessLauncher
-from jetlet.network.tls import Tls
+from jetlet.network.tls import Credentials
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +81,7 @@ def is_running(pid):
 
 
 def test_bootstrap_survives_the_journey_and_does_not_show_its_secret():
-    one = bootstrap(1, directory="/d", tls=Tls("a", "b", "c"))
+    one = bootstrap(1, directory="/d", tls=Credentials("a", "b", "c"))
     import json
 
     assert Bootstrap.from_dict(json.loads(one.to_json())) == one

@@ -51,7 +51,7 @@ from jetlet.jobs.members.messages import (
 from jetlet.network.connection import Connection, OnClosed
 from jetlet.network.handshake import COORDINATOR, ServerHandshake, new_secret
 from jetlet.network.listener import Listener
-from jetlet.network.tls import Tls
+from jetlet.network.tls import Credentials
 from jetlet.snapshots.job_snapshots import JobSnapshots
 from jetlet.snapshots.member_report import EndedProcessor
 
@@ -78,7 +78,7 @@ class AttemptConfig:
     known_as: str | None
     """What members call the host, if that is not its own name for itself."""
     use_tcp: bool
-    tls: Tls | None
+    tls: Credentials | None
     service: object
     stray_classes: Callable[[], tuple[tuple[str, str], ...]]
     """What members are to find under the names that it has here."""

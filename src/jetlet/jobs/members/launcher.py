@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol, Self
 
 from jetlet.jobs.members.members_coordinator import LINK_LIMIT
 from jetlet.network.connection import BEAT
-from jetlet.network.tls import Tls
+from jetlet.network.tls import Credentials
 
 LAST_WORDS = 60
 """Lines of a member's standard error that are kept for the report of its death."""
@@ -48,7 +48,7 @@ class Bootstrap:
     directory: str | None = None
     """A private directory for Unix sockets; without it members listen at a port of ``host``."""
     host: str = "127.0.0.1"
-    tls: Tls | None = None
+    tls: Credentials | None = None
     log_level: int = 30
     link_limit: float = LINK_LIMIT
     """Seconds of silence after which the coordinator is told of it."""
@@ -66,7 +66,7 @@ class Bootstrap:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """From what was in that line."""
         tls = values.pop("tls")
-        return cls(**values, tls=None if tls is None else Tls(**tls))
+        return cls(**values, tls=None if tls is None else Credentials(**tls))
 
     def __repr__(self) -> str:
         return f"Bootstrap(member {self.index} of {self.count}, {self.address})"

@@ -28,7 +28,7 @@ from jetlet.jobs.members.layout import Layout
 from jetlet.jobs.members.members_coordinator import Finish, MemberLost
 from jetlet.jobs.members.messages import Counters
 from jetlet.metrics.job_metrics import JobMetrics
-from jetlet.network.tls import Tls
+from jetlet.network.tls import Credentials
 from jetlet.snapshots.job_snapshots import JobSnapshots
 
 
@@ -53,7 +53,7 @@ class MembersRunner:
         host: str = "127.0.0.1",
         known_as: str | None = None,
         use_tcp: bool = False,
-        tls: Tls | None = None,
+        tls: Credentials | None = None,
         service: object = None,
         code: CodeByValue = FOR_SAME_PATH,
         join_limit: float | None = None,
