@@ -9,6 +9,7 @@ import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, sinks, sources
 from jetlet.errors import (
+    InvalidArgumentError,
     JobCancelledError,
     JobFailedError,
     UnpicklableFunctionError,
@@ -571,3 +572,57 @@ def wait_until(condition):
             return
         pause.wait(0.001)
     pytest.fail("it does not happen")
+
+
+class CopyAndDrain(Copy):
+    def drain(self, collector, coordinator):
+        collector.send("s.out", "drained")
+
+    def end_of_stream(self, collector, coordinator):
+        collector.send("s.out", "ended")
+
+
+def test_a_job_that_is_drained_completes_what_it_has_read_and_goes_on_later(engine, memory):
+    saved = checkpoints.in_memory()
+    memory.send_all("in", range(30))
+    job = engine.submit(application(CopyAndDrain, memory, checkpoints=saved))
+    wait_until(lambda: len(memory.messages("out")) == 30)
+    job.drain()
+    job.join(PROMPT)
+    assert job.status is JobStatus.COMPLETED
+    out = memory.messages("out")
+    assert sorted(out[:-3]) == list(range(30))
+    assert out[-3:] == ["drained"] * 3
+    memory.send_all("in", range(30, 40))
+    memory.end("in")
+    engine.submit(application(CopyAndDrain, memory, checkpoints=saved)).join(PROMPT)
+    out = memory.messages("out")[33:]
+    assert sorted(out, key=str) == sorted([*range(30, 40), "ended", "ended", "ended"], key=str)
+
+
+def test_a_job_may_be_drained_before_it_has_begun(engine, memory):
+    job = engine.submit(application(Copy, memory))
+    job.drain()
+    job.join(PROMPT)
+
+
+def test_a_pipeline_is_not_drained(engine):
+    p = Pipeline("copy")
+    p.read_from(sources.items([1])).write_to(sinks.collect())
+    job = engine.submit(p)
+    with pytest.raises(InvalidArgumentError, match=r"write job\.suspend"):
+        job.drain()
+    job.join(PROMPT)
+
+
+@pytest.mark.cluster
+def test_members_are_drained(tmp_path):
+    with Log(tmp_path / "data" / "in", partitions=4) as log:
+        for part in range(4):
+            log.append([f"{part}-{i % 10}" for i in range(200)], partition=part)
+    with EmbeddedEngine(members=2) as engine:
+        job = engine.submit(counting(tmp_path))
+        wait_until(lambda: sum(each["process_calls"] for each in job.metrics().containers) == 800)
+        job.drain()
+        job.join(PROMPT)
+    assert job.status is JobStatus.COMPLETED

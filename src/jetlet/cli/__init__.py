@@ -39,6 +39,7 @@ class _Commands(click.Group):
         "resume": (JOBS, "Let a suspended job go on from its last snapshot."),
         "restart": (JOBS, "Stop a job with a snapshot and start it again from there."),
         "cancel": (JOBS, "End a job."),
+        "drain": (JOBS, "Let a job of tasks finish what it has read, and end."),
         "snapshot": (JOBS, "Save the state of a job under a name, while it goes on."),
         "snapshots": ("jetlet.cli.snapshots_command", "List the snapshots in a directory."),
         "doctor": ("jetlet.cli.doctor_command", "Say whether what is installed here fits."),

@@ -181,6 +181,7 @@ class _Commands:
             "resume": lambda request: job.resume(),
             "restart": lambda request: job.restart(),
             "cancel": self._cancel,
+            "drain": lambda request: job.drain(),
             "export": lambda request: job.export_snapshot(_name_in(request)),
         }
 
@@ -193,7 +194,7 @@ class _Commands:
             command = request.get("command") if isinstance(request, dict) else None
             if command not in self._known:
                 raise ValueError(f"the command is one of {', '.join(self._known)}")
-            if command not in ("status", "cancel") or "name" in request:
+            if command not in ("status", "cancel", "drain") or "name" in request:
                 self._check_snapshots(command)
             self._known[command](request)
         except (JetletError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""``jetlet jobs``, ``suspend``, ``resume``, ``restart``, ``cancel``, ``snapshot``: running jobs."""
+"""``jetlet jobs``, and what is asked of running jobs: ``suspend``, ``drain``, ``snapshot``."""
 
 from __future__ import annotations
 
@@ -143,6 +143,20 @@ def cancel(job: str | None, name: str | None) -> None:
             ) from None
     kept = "" if name is None else f"; its state is in the snapshot {name!r}"
     click.echo(f"{found.name} is cancelled{kept}", err=True)
+
+
+@click.command()
+@click.argument("job", required=False)
+def drain(job: str | None) -> None:
+    """Let a job of tasks finish what it has read, commit that, and end.
+
+    Returns at once; the job has ended when its process has. Run it again, and it goes on behind
+    what it has done.
+
+    JOB is the name of a job, or the number of its process; it can be left out if there is only one.
+    """
+    answer = find_job(job, "drain").ask("drain")
+    click.echo(f"{answer['job']} reads nothing more, and ends with what it has", err=True)
 
 
 @click.command()

@@ -43,6 +43,8 @@ class PlanRun:
         self._plan = plan
         self._context = context
         self._on_built = on_built
+        self._built: Sequence[Tasklet] = ()
+        self._is_draining = False
         self._error: JobFailedError | JobCancelledError | None = None
         self._has_ended = threading.Event()
         self._has_news = threading.Event()
@@ -54,7 +56,10 @@ class PlanRun:
             closer=self.execution.closer,
             crosses_threads=len(self._service.workers) > 1,
         )
-        return self._on_built(self._plan.build(context))
+        self._built = self._on_built(self._plan.build(context))
+        if self._is_draining:
+            self.drain()
+        return self._built
 
     @property
     def tasklets(self) -> Sequence[Tasklet]:
@@ -115,6 +120,12 @@ class PlanRun:
         """End it soon; from any thread."""
         self.execution.cancel()
         self._has_news.set()
+
+    def drain(self) -> None:
+        """Let what was read come to its end, and nothing follow; from any thread, at any time."""
+        self._is_draining = True
+        for tasklet in self._built:
+            tasklet.drain()
 
     def fail(self, error: BaseException) -> None:
         """End it soon with an error that is no tasklet's; from any thread."""

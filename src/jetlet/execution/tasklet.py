@@ -66,6 +66,11 @@ class Tasklet(ABC):
     def interrupt(self) -> None:  # noqa: B027 - optional
         """The job is ending: make a blocked ``call`` return soon. From any thread."""
 
+    def drain(self) -> None:  # noqa: B027 - optional
+        """Take nothing more from outside, and end when what was taken is done with. From any
+        thread, at any time.
+        """
+
     def record_call(self, elapsed_ns: int) -> None:  # noqa: B027 - optional
         """Told after each call that made progress, or took long, how long it was."""
 

@@ -17,6 +17,9 @@ class TaskletSupplier(ProcessorSupplier):
     resumes_itself = False
     """True if its tasklets keep what they have done, and go on from there when started again."""
 
+    can_drain = False
+    """True if its tasklets come to an end when they are told to :meth:`~Tasklet.drain`."""
+
     def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
         """The tasklets on this member; none of them is initialised."""
         return []

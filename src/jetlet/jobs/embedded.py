@@ -189,6 +189,7 @@ class _EmbeddedRunner:
         with self._lock:
             self._plan_run = plan_run
             cancelled = self._cancelled
+        run.on_drain(plan_run.drain)
         if cancelled:
             plan_run.cancel()
         error = plan_run.run(on_running)

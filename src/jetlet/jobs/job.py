@@ -14,6 +14,7 @@ from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import RunHook
 from jetlet.errors import (
+    InvalidArgumentError,
     JetletError,
     JobCancelledError,
     JobFailedError,
@@ -62,11 +63,24 @@ class RunOf(Generic[R_co]):
         """Hooks that are still to be committed or aborted."""
         self._messages: dict[str, list[Any]] = {v.name: [] for v in dag.vertices}
         self._locks = {name: threading.Lock() for name in self._hooks}
+        self._is_draining = False
+        self._drain: Callable[[], None] = lambda: None
 
     @property
     def snapshots(self) -> R_co | None:
         """What lets the job go on where it was, if anything does."""
         return self._snapshots
+
+    def drain(self) -> None:
+        """Let this attempt, and those that follow, end when what was read is done with."""
+        self._is_draining = True
+        self._drain()
+
+    def on_drain(self, drain: Callable[[], None]) -> None:
+        """For runners: what drains the attempt that runs; it may be called at once, and twice."""
+        self._drain = drain
+        if self._is_draining:
+            drain()
 
     def begin_attempt(self) -> None:
         """Find the snapshot that the next attempt begins with; may block."""
@@ -346,6 +360,19 @@ class Job:
         if self._may_wait():
             self._ended.wait()
             self._join_thread()
+
+    def drain(self) -> None:
+        """Let a job of tasks come to an orderly end, and return at once; ``join`` waits for it.
+
+        Nothing more is read. What was read is processed, then each task's ``drain`` is called and
+        its work committed: a job that is submitted later goes on behind that.
+        """
+        if not any(getattr(v.supplier, "can_drain", False) for v in self.dag):
+            raise InvalidArgumentError(
+                f"job {self.name!r} is no TaskApplication, so it cannot be drained; to stop it and "
+                f"go on later write job.suspend(), and job.cancel() to end it"
+            )
+        self._run.drain()
 
     def _may_wait(self) -> bool:
         """False on the threads that the job needs in order to get on."""

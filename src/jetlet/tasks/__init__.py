@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jetlet.tasks.task import (
         AsyncStreamTask,
         ClosableTask,
+        DrainableTask,
         EndOfStreamTask,
         InitableTask,
         MessageCollector,
@@ -35,6 +36,7 @@ _HOMES: Final = {
     "AsyncStreamTask": "jetlet.tasks.task",
     "ChooserContext": "jetlet.tasks.loop.chooser",
     "ClosableTask": "jetlet.tasks.task",
+    "DrainableTask": "jetlet.tasks.task",
     "EndOfStreamTask": "jetlet.tasks.task",
     "IncomingEnvelope": "jetlet.tasks.envelope",
     "InitableTask": "jetlet.tasks.task",
@@ -65,6 +67,7 @@ __all__ = [
     "AsyncStreamTask",
     "ChooserContext",
     "ClosableTask",
+    "DrainableTask",
     "EndOfStreamTask",
     "IncomingEnvelope",
     "InitableTask",

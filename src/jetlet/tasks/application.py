@@ -224,6 +224,18 @@ class TaskApplication:
         finally:
             manager.close()
 
+    def take_over(self, old: TaskApplication, task_of: Callable[[str, Any], int]) -> None:
+        """Begin with the state of an application that has another number of tasks.
+
+        Every entry of its stores goes to the task whose number ``task_of(store, key)`` gives: that
+        of the partition in which the messages for that key will come. How far partitions were read
+        is taken over as well. Neither application may run, the old one is best drained before, and
+        this one must not have run yet.
+        """
+        from jetlet.tasks.state.takeover import take_over
+
+        take_over(self, old, task_of)
+
     def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
         """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.
 
@@ -258,6 +270,7 @@ class ContainerSupplier(TaskletSupplier):
         self._application = application
         self._assignments: list[TaskAssignment] = []
         self.resumes_itself = application.checkpoints is not None
+        self.can_drain = True
 
     def prepare(self, total_parallelism: int) -> None:
         app = self._application

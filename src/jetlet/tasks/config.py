@@ -27,6 +27,10 @@ class TaskConfig:
     """How often ``window`` is called."""
     commit_interval: float | None = 60.0
     """How often each task is committed; ``None`` for only when it asks for it, and at the end."""
+    async_commit: bool = False
+    """Whether a commit may happen while messages are in flight, and messages begin while it is
+    under way. Offsets stay exact. Stores may have more in them than the messages before the
+    checkpoint put there: after a crash some are applied twice."""
     callback_timeout: float | None = None
     """How long a message may be in flight before the job fails. One that is processed on the thread
     of the event loop is reported when the call returns."""

@@ -140,6 +140,18 @@ class WindowableTask(Protocol):
 
 
 @runtime_checkable
+class DrainableTask(Protocol):
+    """A task that does something before its container ends in an orderly way."""
+
+    def drain(
+        self, collector: MessageCollector, coordinator: TaskCoordinator
+    ) -> Awaitable[None] | None:
+        """Called once, after ``job.drain()`` or a shutdown, when all that the task has begun is
+        done; then it is committed.
+        """
+
+
+@runtime_checkable
 class EndOfStreamTask(Protocol):
     """A task that wants to know that its input has ended."""
 

@@ -437,3 +437,59 @@ def test_a_timer_can_set_the_next_one_and_send(bench, log):
     for _ in range(3):
         b.advance(1.0)
     assert b.memory.messages("out") == ["tick"] * 3
+
+
+# --- Commits beside messages ---------------------------------------------------------------------
+
+
+def test_a_commit_may_happen_while_messages_are_in_flight(bench, async_recorder, log):
+    b = bench(async_recorder, log=log, max_concurrency=3, async_commit=True)
+    b.send(*range(5))
+    b.run()
+    b.task().complete(1)
+    b.task().complete(0)
+    b.worker().coordinator.commit()
+    b.run()
+    began = [("process", i) for i in range(5)]
+    assert log == [*began[:3], ("commit", {0: 1}), *began[3:]]
+    b.task().complete(3)
+    b.worker().coordinator.commit()
+    b.run()
+    # Message 2 is still in flight: nothing new to commit.
+    assert log[-1] == ("process", 4)
+    b.task().complete(2)
+    b.worker().coordinator.commit()
+    b.run()
+    assert log[-1] == ("commit", {0: 3})
+
+
+def test_messages_go_on_beside_a_commit_but_windows_wait(bench, async_recorder, log):
+    began, may_end = threading.Event(), threading.Event()
+
+    def checkpoint(task, checkpoint):
+        began.set()
+        may_end.wait(PROMPT)
+        log.append(("commit", max(checkpoint.offsets.values())))
+
+    b = bench(
+        async_recorder,
+        log=log,
+        async_commit=True,
+        thread_pool_size=1,
+        window_interval=1.0,
+    )
+    b.checkpoints.write = checkpoint
+    b.send(0, 1)
+    b.run()
+    b.task().complete(0)
+    b.worker().coordinator.commit()
+    b.run()
+    assert began.wait(PROMPT)
+    assert log == [("process", 0), ("process", 1)]
+    b.task().complete(1)
+    b.clock.advance(1.0)
+    b.run()
+    assert log == [("process", 0), ("process", 1)]
+    may_end.set()
+    b.settle(lambda: len(log) == 4)
+    assert log[2:] == [("commit", 0), ("window", "partition 0")]

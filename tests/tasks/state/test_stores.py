@@ -369,3 +369,39 @@ class TestCleaned(machine("sqlite", examples=40, write_buffer=600)):
             patch.setattr(changelog, "OUTDATED_SHARE", 2)
             patch.setattr(changelog, "SEGMENT_BYTES", 100)
             super().runTest()
+
+
+@pytest.mark.parametrize("kind", ["in_memory", "sqlite"])
+@pytest.mark.parametrize("buffer", [1 << 20, 1], ids=["kept", "spilled"])
+def test_what_is_put_between_a_flush_and_its_commit_waits_for_the_next(kind, buffer, tmp_path):
+    """As happens if messages go on beside a commit."""
+
+    def opened(position):
+        changes = in_log(tmp_path / "changes")
+        return declare(kind, tmp_path, changelog=changes, write_buffer=buffer).open(
+            context(position)
+        )
+
+    store = opened(None)
+    store.put_many({"a": 1, "b": 1, "c": 1})
+    first = store.flush()
+    store.put("a", 2)
+    store.delete("b")
+    store.put("d", 2)
+    store.committed()
+    assert dict(store.all()) == {"a": 2, "c": 1, "d": 2}
+    store.close()
+
+    store = opened(first)
+    assert dict(store.all()) == {"a": 1, "b": 1, "c": 1}
+    store.put("a", 3)
+    second = store.flush()
+    store.put("a", 4)
+    store.committed()
+    third = store.flush()
+    store.committed()
+    store.close()
+    for position, a in ((third, 4), (second, 3)):
+        store = opened(position)
+        assert dict(store.all()) == {"a": a, "b": 1, "c": 1}
+        store.close()

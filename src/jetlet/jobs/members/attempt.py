@@ -37,6 +37,7 @@ from jetlet.jobs.members.messages import (
     Alive,
     Committed,
     Counters,
+    Drain,
     Drained,
     Ended,
     Go,
@@ -128,6 +129,7 @@ class MembersAttempt:
             self._directory = tempfile.TemporaryDirectory(
                 prefix="jetlet-", ignore_cleanup_errors=True
             )
+        self._is_running = self._is_draining = False
         self.snapshots = None if run.snapshots is None else AttemptSnapshots(self, run, loop)
         self._delivery = ClientDelivery(
             [vertex.name for vertex in run.dag.vertices],
@@ -201,6 +203,12 @@ class MembersAttempt:
     def cancel(self) -> None:
         """The user does not want the job any more."""
         self._do(self._coordinator.cancel(self._loop.time()))
+
+    def drain(self) -> None:
+        """Nothing more is to be read."""
+        self._is_draining = True
+        if self._is_running:
+            self.tell(self._connections, Drain())
 
     async def _tick(self) -> None:
         while True:
@@ -363,6 +371,9 @@ class MembersAttempt:
                 self.snapshots.start()
             self._on_running()
             self.tell(self._connections, Go())
+            self._is_running = True
+            if self._is_draining:
+                self.drain()
         elif isinstance(action, Stop):
             self.tell(action.members, Halt())
         elif isinstance(action, Kill):

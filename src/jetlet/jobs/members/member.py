@@ -51,6 +51,7 @@ from jetlet.jobs.members.messages import (
     Alive,
     Committed,
     Counters,
+    Drain,
     Drained,
     Ended,
     FinishSnapshot,
@@ -332,6 +333,10 @@ class Member:
         message = pickle.loads(body)
         if isinstance(message, TakeSnapshot | FinishSnapshot):
             self._take_part(message)
+            return
+        if isinstance(message, Drain):
+            if self._plan_run is not None:
+                self._plan_run.drain()
             return
         if isinstance(message, Halt):
             self._halt()

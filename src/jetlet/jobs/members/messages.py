@@ -109,6 +109,11 @@ class Ended:
     """What its processors have left, for snapshots of the others and for the last one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Coordinator: take nothing more from outside, and end when what was taken is done with."""
+
+
 # --- Snapshots ------------------------------------------------------------------------------
 
 

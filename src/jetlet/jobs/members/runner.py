@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 from jetlet.core.dag import DAG
 from jetlet.core.pickling import (
@@ -102,6 +103,7 @@ class MembersRunner:
                     if self._is_cancelled:
                         raise JobCancelledError(f"job {run.job_name!r} was cancelled")
                     self._attempt, self._loop = attempt, loop
+                run.on_drain(partial(attempt.call_soon, attempt.drain))
                 finish = asyncio.run_coroutine_threadsafe(attempt.serve(), loop).result()
             finally:
                 with self._lock:

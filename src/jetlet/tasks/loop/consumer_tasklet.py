@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS, ProgressState
 from jetlet.execution.tasklet import Tasklet
+from jetlet.tasks.systems.system import Polled
 
 if TYPE_CHECKING:
     from jetlet.tasks.loop.container import Container
@@ -27,6 +28,7 @@ class ConsumerTasklet(Tasklet):
         self.is_cooperative = not is_blocking
         self.is_full = False
         """There was no room for some partition at the last call; the event loop wakes it."""
+        self._is_draining = False
         self._system = system
         self._container = container
         self._consumer: SystemConsumer | None = None
@@ -40,6 +42,8 @@ class ConsumerTasklet(Tasklet):
 
     def call(self) -> ProgressState:
         container = self._container
+        if self._is_draining:
+            container.put([Polled(p.partition, (), is_end=True) for p in self._partitions])
         self._partitions = [p for p in self._partitions if not p.is_at_end]
         if container.is_done or not self._partitions:
             return DONE
@@ -55,6 +59,12 @@ class ConsumerTasklet(Tasklet):
             return NO_PROGRESS
         container.put(polled)
         return MADE_PROGRESS
+
+    def end_here(self) -> None:
+        """Read nothing more; from any thread."""
+        self._is_draining = True
+        self.waker.wake()
+        self.interrupt()
 
     def interrupt(self) -> None:
         if self._consumer is not None:

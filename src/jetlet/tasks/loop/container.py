@@ -66,6 +66,7 @@ class Container:
         collector: Collector | None = None,
     ) -> None:
         self.name = application.name
+        self._is_draining = False
         self.is_done = False
         """The event loop has ended; the consumers end too."""
         self.metrics = ContainerMetrics(application.name, context.member_index)
@@ -149,6 +150,7 @@ class Container:
                     max_concurrency=config.max_concurrency,
                     is_inline=pool is None,
                     mailbox=mailbox,
+                    commits_in_flight=config.async_commit,
                 )
                 for instance in instances
             ]
@@ -186,6 +188,8 @@ class Container:
             self._started_ns = self._clock.monotonic_ns()
             self._open_inputs(starts, queue, stack)
             self._loop = loop
+            if self._is_draining:
+                self.drain()
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
@@ -370,6 +374,16 @@ class Container:
         """True if everything that was read is processed; for the thread of the event loop."""
         assert self._queue is not None
         return not self._queue.size and self.loop.is_idle
+
+    def drain(self) -> None:
+        """Read nothing more, and end when all that was read is done with; from any thread."""
+        self._is_draining = True
+        if self._loop is not None:
+            # First the tasks: they are to know what it means that their partitions end.
+            for worker in self._loop.workers.values():
+                worker.is_draining_input = True
+            for tasklet in self.consumers.values():
+                tasklet.end_here()
 
     def wake_consumers(self) -> None:
         """There may be room again."""

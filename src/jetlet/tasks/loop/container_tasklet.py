@@ -54,6 +54,9 @@ class ContainerTasklet(Tasklet):
     def close(self) -> None:
         self.container.stop()
 
+    def drain(self) -> None:
+        self.container.drain()
+
     def metrics_rows(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
         return self.container.metrics_rows()
 

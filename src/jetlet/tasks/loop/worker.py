@@ -51,7 +51,10 @@ class TaskWorker:
         max_concurrency: int,
         is_inline: bool,
         mailbox: Mailbox,
+        commits_in_flight: bool = False,
     ) -> None:
+        self.commits_in_flight = commits_in_flight
+        """Whether a commit and messages may be under way at the same time."""
         self.instance = instance
         self.name = instance.name
         self.kind = instance.kind
@@ -85,6 +88,8 @@ class TaskWorker:
         self.window_due = False
         self.wants_shutdown = False
         self.is_draining = False
+        self.is_draining_input = False
+        """What ends its partitions is not their end: somebody wants no more of them to be read."""
         self.is_finishing = False
         """The last commit is all that is left to do."""
         self.is_ended = False
@@ -106,23 +111,38 @@ class TaskWorker:
         All but ``process`` need the task for themselves: nothing in flight, nothing under way. One
         that is due keeps those of lower priority from beginning, so that it comes to its turn.
         """
-        if self.under_way is not None or self.is_ended:
+        if self.is_ended or not self.may_go_on:
             return None
-        if self.commit_due:
-            return Operation.COMMIT if not self.in_flight else None
+        is_committing = self.under_way is not None
+        if self.commit_due and not is_committing:
+            waits = self.in_flight and (self.is_finishing or not self.commits_in_flight)
+            return None if waits else Operation.COMMIT
         if self.is_finishing:
             return None
-        if self.window_due:
-            return Operation.WINDOW if not self.in_flight else None
-        if self.timers_due:
-            return Operation.TIMER if not self.in_flight else None
-        if not self.open_partitions and not self.pending:
-            return Operation.END_OF_STREAM if not self.in_flight else None
-        if self.is_draining:
-            return Operation.DRAIN if not self.in_flight else None
+        alone = self._next_alone()
+        if alone is not None:
+            return alone if not self.in_flight and not is_committing else None
         if self.pending and self.in_flight < self.limit:
             return Operation.PROCESS
         return None
+
+    def _next_alone(self) -> Operation | None:
+        """What is due of that which the task has to itself, but for commits."""
+        if self.window_due:
+            return Operation.WINDOW
+        if self.timers_due:
+            return Operation.TIMER
+        if not self.open_partitions and not self.pending:
+            return Operation.DRAIN if self.is_draining_input else Operation.END_OF_STREAM
+        return Operation.DRAIN if self.is_draining else None
+
+    @property
+    def may_go_on(self) -> bool:
+        """False while something is under way that the task has to itself."""
+        if self.under_way is None:
+            return True
+        is_beside = self.commits_in_flight and not self.is_finishing
+        return is_beside and self.under_way is Operation.COMMIT
 
     def refresh(self) -> None:
         """Find out whether the next message, if there is room for it, is the next thing to do."""
@@ -130,7 +150,7 @@ class TaskWorker:
             self.commit_due
             or self.window_due
             or self.timers_due
-            or self.under_way is not None
+            or not self.may_go_on
             or self.is_draining
             or self.is_finishing
         )

@@ -71,6 +71,9 @@ class CachedStore(Generic[K, V]):
         self._changes: SortedTable[bytes | None] = SortedTable()
         """What the local store does not have yet; ``None`` is a deletion."""
         self._buffered = 0
+        self._flushed: dict[bytes, bytes | None] | None = None
+        """What the last flush wrote to the changelog, until it is committed. If more is put
+        meanwhile, the local store must not have that before it is in the changelog, too."""
         self._is_closed = False
 
     # --- Single entries ---------------------------------------------------------------------
@@ -225,6 +228,7 @@ class CachedStore(Generic[K, V]):
                 self._write(_UNLOGGED)
                 return None
             self._log()
+            self._flushed = dict(self._changes.data)
             return self._end.end
 
     def committed(self) -> None:
@@ -235,8 +239,21 @@ class CachedStore(Generic[K, V]):
         with self._lock:
             if self._changelog is None:
                 return
-            if self._changes.data or self._local.position != self._end:
-                self._write(self._end)
+            flushed, self._flushed = self._flushed, None
+            if flushed is None:
+                return  # more was put than there is room for: the next commit settles all
+            if flushed or self._local.position != self._end:
+                self._local.write(flushed.items(), self._end)
+                later = [
+                    (key, data)
+                    for key, data in self._changes.data.items()
+                    if flushed.get(key, _MISSING) is not data
+                ]
+                self._changes.clear()
+                self._buffered = 0
+                for key, data in later:
+                    self._changes.put(key, data)
+                    self._buffered += len(key) + len(data or b"") + _OVERHEAD
             if self._cleaner is not None:
                 self._cleaner.committed()
 
@@ -247,6 +264,7 @@ class CachedStore(Generic[K, V]):
         else:
             self._log()
             self._write(None)
+            self._flushed = None
 
     def _log(self) -> None:
         assert self._changelog is not None
