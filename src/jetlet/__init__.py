@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from jetlet.jobs.job import Job, JobStatus
     from jetlet.network.tls import Tls
     from jetlet.pipeline.errors import DeadLetter, RawRecord
+    from jetlet.pipeline.expressions.builders import col, lit, record, when
+    from jetlet.pipeline.expressions.expression import it
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
     from jetlet.pipeline.join import JoinClause
     from jetlet.pipeline.pipeline import Pipeline
@@ -40,12 +42,17 @@ _HOMES = {
     "Tls": "jetlet.network.tls",
     "WindowResult": "jetlet.pipeline.windows",
     "agg": "jetlet.agg",
+    "col": "jetlet.pipeline.expressions.builders",
     "entry_key": "jetlet.pipeline.functions",
     "entry_value": "jetlet.pipeline.functions",
+    "it": "jetlet.pipeline.expressions.expression",
+    "lit": "jetlet.pipeline.expressions.builders",
+    "record": "jetlet.pipeline.expressions.builders",
     "service": "jetlet.pipeline.service_factory",
     "shared_service": "jetlet.pipeline.service_factory",
     "sinks": "jetlet.sinks",
     "sources": "jetlet.sources",
+    "when": "jetlet.pipeline.expressions.builders",
     "whole_item": "jetlet.pipeline.functions",
     "windows": "jetlet.windows",
 }
@@ -65,12 +72,17 @@ __all__ = [
     "WindowResult",
     "__version__",
     "agg",
+    "col",
     "entry_key",
     "entry_value",
+    "it",
+    "lit",
+    "record",
     "service",
     "shared_service",
     "sinks",
     "sources",
+    "when",
     "whole_item",
     "windows",
 ]

@@ -1,13 +1,17 @@
 """Small functions that pipelines are often written with.
 
-The planner and the aggregate operations recognise :func:`whole_item` by identity and then skip
-the call: ``grouping_key(whole_item)`` groups by the items themselves, at no cost per item.
+The planner and the aggregate operations recognise ``whole_item`` by identity and then skip the
+call: ``grouping_key(whole_item)`` groups by the items themselves, at no cost per item. It is ``it``
+by another name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from jetlet.pipeline.expressions.expression import entry_key, entry_value
+from jetlet.pipeline.expressions.expression import it as whole_item
 
 __all__ = ["call_each", "entry_key", "entry_value", "whole_item"]
 
@@ -24,18 +28,3 @@ def call_each(fn: Callable[[T], R], batch: Sequence[T]) -> list[R]:
     if len(results) < len(batch):
         raise StopIteration("raised by a function for one of the items")
     return results
-
-
-def whole_item(item: T) -> T:
-    """The item itself."""
-    return item
-
-
-def entry_key(entry: tuple[T, Any]) -> T:
-    """The key of a ``(key, value)`` pair, such as a keyed aggregate emits."""
-    return entry[0]
-
-
-def entry_value(entry: tuple[Any, T]) -> T:
-    """The value of a ``(key, value)`` pair, such as a keyed aggregate emits."""
-    return entry[1]

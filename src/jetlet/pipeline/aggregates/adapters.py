@@ -360,7 +360,7 @@ def _count_of_one(operations: Sequence[_Operation]) -> Callable[[list[Any]], int
 def _count_of_all(operations: Sequence[_Operation]) -> Callable[[list[Any]], int] | None:
     """The same where each operation sees items of its own."""
     counts = [operation.item_count for operation in operations]
-    if None in counts:
+    if any(count is None for count in counts):
         return None
 
     def write(code: GeneratedCode, acc: str) -> str:
