@@ -15,6 +15,7 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
 # Stamps: newer than what they depend on means that there is nothing to install.
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALL_LOG := $(VENV)/install.log
 PINNED := pyproject.toml constraints.txt src/jetlet/_version.py
 
@@ -30,7 +31,7 @@ QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test fuzz lint format bench clean
+.PHONY: help setup demo check test fuzz lint format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +62,10 @@ fuzz: setup ## random pipelines on every host against plain Python (SECONDS=600 
 	@$(BIN)/python tests/fuzz/long_run.py $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))
 
+docs: $(INSTALLED_DOCS) ## build the site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site is in build/site: $(BIN)/python -m http.server -d build/site"
+
 bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
 	@$(BENCH)
 
@@ -81,6 +86,11 @@ $(VENV)/pyvenv.cfg:
 $(INSTALLED): $(PINNED) $(VENV)/pyvenv.cfg
 	@echo "Installing Jetlet and its tools into $(VENV) (a few minutes the first time)"
 	@$(PIP_INSTALL) -e '.[all,dev]' $(QUIETLY)
+	@touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	@echo "Installing what builds the site and the distribution into $(VENV)"
+	@$(PIP_INSTALL) -e '.[all,dev,docs]' $(QUIETLY)
 	@touch $@
 
 $(INSTALLED_BENCH): $(INSTALLED)

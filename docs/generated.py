@@ -1,0 +1,212 @@
+"""The pages of the reference that are made of the code: a hook of the site's builder.
+
+What is on them is what is public, so that none of it is missing and none is out of date. Everything
+else is written by hand, in the files beside this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+from jetlet.cli import main as jetlet
+from jetlet.cli.settings import PREFIX
+from jetlet.metrics import job_collector
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+
+STAGES = {
+    "Pipeline": "jetlet.pipeline.pipeline.Pipeline",
+    "Stage": "jetlet.pipeline.stage.Stage",
+    "StageWithKey": "jetlet.pipeline.keyed_stage.StageWithKey",
+    "WindowStage": "jetlet.pipeline.window_stage.WindowStage",
+    "StreamSourceStage": "jetlet.pipeline.stream_source_stage.StreamSourceStage",
+}
+"""What a program gets from a method, and never imports."""
+
+API = {
+    "pipelines": (
+        "Pipelines and stages",
+        [*STAGES.values(), *("jetlet." + name for name in ("JoinClause", "DeadLetter"))],
+        ["jetlet.RawRecord", "jetlet.service", "jetlet.shared_service"],
+    ),
+    "aggregates-and-windows": (
+        "Aggregates and windows",
+        ["jetlet.agg", "jetlet.windows"],
+        [],
+    ),
+    "engines": (
+        "Engines and jobs",
+        ["jetlet.EmbeddedEngine", "jetlet.SparkEngine", "jetlet.JobConfig", "jetlet.Tls"],
+        ["jetlet.Job", "jetlet.JobStatus", "jetlet.metrics", "jetlet.log"],
+    ),
+    "core": (
+        "The Core API",
+        ["jetlet.core", "jetlet.pipeline.source", "jetlet.pipeline.stream_source"],
+        ["jetlet.pipeline.sink"],
+    ),
+    "tasks": (
+        "Tasks",
+        ["jetlet.tasks", "jetlet.tasks.systems", "jetlet.tasks.state.stores"],
+        ["jetlet.tasks.state.checkpoints", "jetlet.tasks.state.changelog"],
+    ),
+    "testing": ("Testing", ["jetlet.testing"], []),
+}
+"""Page: its title, and the modules and names on it."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to those that are there."""
+    pages = {f"reference/api/{page}.md": _api(page) for page in API}
+    pages |= {f"reference/api/{each}.md": _constructors(each) for each in ("sources", "sinks")}
+    pages["reference/command-line.md"] = _command_line()
+    pages["reference/metrics.md"] = _metrics()
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """See to it that a page asks nothing of other hosts."""
+    if found := re.search(r"""(?:src|<link[^>]*href)=["']?(https?:)?//[^"' >]+""", output):
+        raise PluginError(f"a page loads from elsewhere: {found[0]}")
+    return output
+
+
+# --- The API --------------------------------------------------------------------------------
+
+
+def _api(page: str) -> str:
+    title, first, then = API[page]
+    return f"# {title}\n\n" + "\n".join(_of(name) for name in [*first, *then])
+
+
+def _of(name: str) -> str:
+    """A class or function, or all that a module lists."""
+    try:
+        module = import_module(name)
+    except ImportError:
+        value = _found(name)
+        return _directive(value, name)
+    title = f"## {name}\n\n{inspect.cleandoc(module.__doc__ or '').partition(chr(10))[0]}\n\n"
+    own = [(each, getattr(module, each)) for each in module.__all__]
+    return title + "\n".join(
+        _directive(value, f"{name}.{each}")
+        for each, value in own
+        if inspect.isclass(value) or inspect.isfunction(value)
+    )
+
+
+def _found(name: str) -> object:
+    module, _, last = name.rpartition(".")
+    return getattr(import_module(module), last)
+
+
+def _directive(value: object, name: str) -> str:
+    where = f"{value.__module__}.{value.__qualname__}"  # type: ignore[attr-defined]
+    shown = name.removeprefix("jetlet.").removeprefix("pipeline.")
+    if name in STAGES.values():
+        shown = name.rpartition(".")[2]
+    return f'::: {where}\n    options:\n      heading: "{shown}"\n      toc_label: "{shown}"\n'
+
+
+def _constructors(which: str) -> str:
+    """Those functions are made when they are first used, so they are asked, not read."""
+    module = import_module(f"jetlet.{which}")
+    parts = [f"# {which.capitalize()}\n", _prose(module.__doc__)]
+    for name in module.__all__:
+        function = getattr(module, name)
+        signature = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
+        call = ",\n    ".join(str(each) for each in signature.parameters.values())
+        code = f"{which}.{name}(\n    {call},\n)" if call else f"{which}.{name}()"
+        parts.append(f"### {which}.{name}\n\n```py\n{code}\n```\n\n{_prose(function.__doc__)}")
+    return "\n".join(parts)
+
+
+def _prose(text: str | None) -> str:
+    """A docstring without what only readers of code and other tools know how to read."""
+    text = inspect.cleandoc(text or "").replace("``", "`")
+    return f"{text.replace('::' + chr(10), ':' + chr(10))}\n"
+
+
+# --- The command line -----------------------------------------------------------------------
+
+
+def _command_line() -> str:
+    context = click.Context(jetlet, info_name="jetlet", max_content_width=90)
+    parts = [
+        "# The command line\n",
+        "`python -m jetlet` is the same as `jetlet`. All commands have the same exit codes:\n",
+        _exit_codes(),
+        (
+            "Each option of `jetlet run` can also be set by the environment variable in the table"
+            " behind its text, or in `[tool.jetlet]` of a `pyproject.toml`; the"
+            " [guide](../guide.md#arguments-and-settings) says which of them counts.\n"
+        ),
+    ]
+    for name in jetlet.list_commands(context):
+        command = jetlet.get_command(context, name)
+        assert command is not None
+        own = click.Context(command, info_name=name, parent=context, max_content_width=90)
+        parts.append(f"## jetlet {name}\n\n```text\n{command.get_help(own)}\n```\n")
+        if name == "run":
+            parts.append(_variables(command))
+    return "\n".join(parts)
+
+
+def _exit_codes() -> str:
+    from jetlet import cli
+
+    rows = [line.split(maxsplit=1) for line in (cli.__doc__ or "").splitlines()]
+    codes = [row for row in rows if len(row) == 2 and row[0].isdigit()]
+    table = "\n".join(f"| {code} | {text} |" for code, text in codes)
+    return f"| exit code | meaning |\n|---|---|\n{table}\n"
+
+
+def _variables(command: click.Command) -> str:
+    rows = [
+        f"| `{PREFIX}_{each.name.upper()}` | `{each.opts[0]}` |"
+        for each in command.params
+        if isinstance(each, click.Option) and each.name
+    ]
+    return "| environment variable | option |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+# --- Metrics --------------------------------------------------------------------------------
+
+METRICS = {
+    "vertex": ("Of each vertex, over its processors", job_collector._VERTEX),
+    "edge": ("Of each end of a network edge", job_collector._EDGE),
+    "worker": ("Of each cooperative worker", job_collector._WORKER),
+    "container": ("Of each container of tasks", job_collector._CONTAINER),
+}
+
+
+def _metrics() -> str:
+    parts = [
+        "# Metrics\n",
+        (
+            "`job.metrics()` returns them in a program. `jetlet run --metrics-port PORT`, and a"
+            " `MetricsServer`, serve them to Prometheus under these names, with the labels"
+            " `job_name` and `job_id`; the [guide](../guide.md#watching-it) shows both.\n"
+        ),
+    ]
+    for what, (title, rows) in METRICS.items():
+        parts.append(f"## {title}\n\n| metric | what it is |\n|---|---|")
+        parts += [f"| `jetlet_{what}_{name}` | {text} |" for name, text, *_ in rows]
+        parts.append("")
+    parts.append(
+        "Beside these: `jetlet_job_running`, `jetlet_job_submitted_timestamp_seconds`; of a vertex"
+        " its histogram of calls (`jetlet_vertex_call_duration_seconds`), its event time"
+        " (`jetlet_vertex_watermark_timestamp_seconds`, `jetlet_vertex_watermark_lag_seconds`) and"
+        " what its processors count (`jetlet_vertex_events_total`, with the label `event`); of a"
+        " container its lag and committed offset by partition, and what its tasks set and time."
+    )
+    return "\n".join(parts)
