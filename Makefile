@@ -31,7 +31,7 @@ QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test fuzz lint format docs bench clean
+.PHONY: help setup demo check test fuzz lint format docs dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,16 @@ fuzz: setup ## random pipelines on every host against plain Python (SECONDS=600 
 docs: $(INSTALLED_DOCS) ## build the site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "The site is in build/site: $(BIN)/python -m http.server -d build/site"
+
+# The wheel is installed into an environment of its own, and runs what the README shows.
+dist: $(INSTALLED_DOCS) ## build the sdist and the wheel, check them and try them
+	@rm -rf dist build/dist
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --quiet $(QUIETLY)
+	@$(BIN)/twine check --strict dist/*
+	@$(PYTHON) -m venv --clear build/dist
+	@PIP_CONSTRAINT=constraints.txt build/dist/bin/python -m pip install --quiet --no-input \
+		--disable-pip-version-check dist/*.whl $(QUIETLY)
+	@build/dist/bin/python tests/docs/quick_start.py README.md examples/data/books
 
 bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
 	@$(BENCH)
