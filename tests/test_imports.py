@@ -35,6 +35,7 @@ HEAVY = [
 
 LAYERS = [
     {"cli", "testing"},
+    {"ui"},
     {"running", "sinks", "sources"},
     {"spark", "tasks"},
     {"jobs"},

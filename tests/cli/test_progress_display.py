@@ -8,7 +8,6 @@ import sys
 import pytest
 from rich.console import Console
 
-from jetlet.cli.job_view import JobWatch
 from jetlet.cli.logs import logs_on_terminal
 from jetlet.cli.progress_display import (
     JsonProgress,
@@ -27,6 +26,7 @@ from jetlet.core import DAG, Processor, between, from_
 from jetlet.metrics.job_metrics import VertexMetrics
 from jetlet.processors.ends.read import ReadSupplier
 from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.ui.job_view import JobWatch
 
 
 class Metrics(dict):
@@ -34,6 +34,7 @@ class Metrics(dict):
 
     edges = ()
     containers = ()
+    workers = ()
     stages = ()
 
 
@@ -248,6 +249,9 @@ def test_a_stream_is_told_of_in_json(stream, clock):
         "watermark_lag_ms": 12,
         "late_events": 3,
         "queue_fill": 0.75,
+        "busy": None,
+        "blocked": None,
+        "waiting": None,
     }
     assert first["vertices"][0]["watermark_lag_ms"] is first["vertices"][0]["queue_fill"] is None
     assert first["edges"][0] | {"rate": 0} == {

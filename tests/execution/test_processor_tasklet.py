@@ -596,3 +596,27 @@ def test_processor_that_emits_without_taking_its_input_is_not_stalled(bench, scr
 
 def test_minimal_processor_has_no_nullary_callback_to_pay_for(bench):
     assert not bench(Processor()).tasklet._has_try_process
+
+
+# --- Where its time goes ------------------------------------------------------------------------
+
+
+def test_time_with_something_left_to_deliver_counts_as_blocked(bench, scripted):
+    step = bench(scripted(), inputs=ONE_INPUT, capacity=2)
+    clock = step.clock
+    step.feed(0, [1, 2])
+    step.tasklet.call()
+    clock.advance(ms=5)
+    step.feed(0, [3, 4])
+    step.tasklet.call()
+    clock.advance(ms=7)
+    step.tasklet.call()
+    clock.advance(ms=2)
+    blocked = step.tasklet.metrics.blocked.ns
+    step.output()
+    step.tasklet.call()
+    clock.advance(ms=100)
+
+    assert blocked == 9_000_000
+    assert step.tasklet.metrics.blocked.ns == 9_000_000
+    assert step.tasklet.metrics.snapshot()["elapsed_ns"] == 114_000_000

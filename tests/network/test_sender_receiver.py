@@ -338,7 +338,7 @@ def test_stalling_consumer_bounds_what_is_on_its_way():
     got += dest.take()
     assert got == [*payload, DONE]
     assert most <= (INITIAL_WINDOW + 2) * UNIT
-    assert source.sender.metrics.blocked_ns > 0
+    assert source.sender.metrics.blocked.ns > 0
 
 
 def test_in_flight_is_known_to_the_sender_up_to_a_unit():

@@ -112,7 +112,7 @@ def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None)
         if format_ == "dot":
             return dag.to_dot(parallelism) + "\n"
         if format_ == "svg":
-            from jetlet.cli.svg import draw
+            from jetlet.ui.svg import draw
 
             return draw(dag, parallelism)
         from jetlet.cli.plan_view import stage_list, tree

@@ -12,8 +12,7 @@ from typing import Protocol
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, Routing
 from jetlet.core.vertex import Vertex
-
-TIMES = "\N{MULTIPLICATION SIGN}"
+from jetlet.ui.svg import TIMES
 
 
 class StageView(Protocol):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from jetlet.cli.job_view import JobView, JobWatch
 from jetlet.cli.lines_above import streams_above
+from jetlet.ui.job_view import JobView, JobWatch
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

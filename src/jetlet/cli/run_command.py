@@ -15,7 +15,6 @@ import click
 
 from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
 from jetlet.cli.failures import Refused, describe, format_cause
-from jetlet.cli.job_view import JobView, JobWatch
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
 from jetlet.cli.progress_display import (
@@ -33,6 +32,7 @@ from jetlet.core.dag import DAG
 from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
 from jetlet.running import ENGINES, make_engine, planned_for_spark
+from jetlet.ui.job_view import JobView, JobWatch
 
 if TYPE_CHECKING:
     from jetlet.cli.control_server import ControlServer

@@ -259,6 +259,7 @@ class ExecutionService:
             {
                 "member": member,
                 "name": worker.name,
+                "elapsed_ns": elapsed,
                 "idle_ns": worker.idle_strategy.idle_ns,
                 "idle_share": worker.idle_strategy.idle_ns / elapsed,
                 "tasklets": len(worker.trackers),

@@ -123,6 +123,8 @@ class ProcessorTasklet(Tasklet):
         self._batch_size = 0
         self._reports = CallReports(self.name, context, self.metrics)
         self._made_progress = False
+        self._was_blocked = False
+        """True if the last call has left something that waits for room."""
         self._state: State = _PROCESS_WATERMARK if inbound else _COMPLETE
         self._closing = self._closed = False
         self._close_error: BaseException | None = None
@@ -137,6 +139,7 @@ class ProcessorTasklet(Tasklet):
     def init(self) -> None:
         self._snapshots.register(self.waker, drains=self._drains, name=self.name)
         self.processor.init(self.outbox, self._context)
+        self.metrics.life.start()
 
     def close(self) -> None:
         if not self._closed:
@@ -156,12 +159,17 @@ class ProcessorTasklet(Tasklet):
         if outbox.is_blocked and not outbox.flush():
             self.metrics.blocked_calls += 1
             return MADE_PROGRESS if outbox.made_progress else NO_PROGRESS
+        if self._was_blocked:
+            self._was_blocked = False
+            self.metrics.blocked.stop()
         outbox.begin_call()
         self._made_progress = False
         self._step()
-        if outbox.is_blocked or outbox.has_buffered:
-            outbox.flush()
+        if (outbox.is_blocked or outbox.has_buffered) and not outbox.flush():
+            self._was_blocked = True
+            self.metrics.blocked.start()
         if self._state is _END:
+            self.metrics.life.stop()
             if self._close_error is not None:
                 raise self._close_error
             return progress.DONE
@@ -193,7 +201,9 @@ class ProcessorTasklet(Tasklet):
             self._reports.count_slow(elapsed_ns, self._state.name)
 
     def metrics_rows(self) -> list[tuple[str, dict[str, Any]]]:
-        return [(self.metrics.vertex, self.metrics.snapshot())]
+        call_ns = self.waker.call_ns(self)
+        # Shorter ones count when they have ended, if they got anything done.
+        return [(self.vertex_name, self.metrics.snapshot(call_ns if call_ns > SLOW_CALL_NS else 0))]
 
     def describe_failure(self) -> str | None:
         if self._state is not _PROCESS_INBOX:

@@ -15,6 +15,9 @@ class Parkable(Protocol):
     def wake(self) -> None:
         """End its sleep, or prevent the next one. Called from any thread."""
 
+    def call_ns(self, tasklet: Tasklet) -> int:
+        """For how long a call of this tasklet has been under way. Called from any thread."""
+
 
 class Waker:
     """Wakes whichever worker has the tasklet at the moment. Safe from any thread.
@@ -32,6 +35,11 @@ class Waker:
         worker = self.worker
         if worker is not None:
             worker.wake()
+
+    def call_ns(self, tasklet: Tasklet) -> int:
+        """For how long a call of the tasklet, whose waker this is, has been under way."""
+        worker = self.worker
+        return 0 if worker is None else worker.call_ns(tasklet)
 
 
 class Tasklet(ABC):

@@ -145,6 +145,12 @@ class CooperativeWorker:
             self.load += 1
         self.wake()
 
+    def call_ns(self, tasklet: Tasklet) -> int:
+        """For how long a call of this tasklet has been under way; from any thread."""
+        if self.current is not tasklet:
+            return 0
+        return max(0, self._clock.monotonic_ns() - self.current_since)
+
     def shut_down(self) -> None:
         """Let the thread end once it has no tasklets; from any thread."""
         self._is_shut_down = True
@@ -223,9 +229,15 @@ class BlockingWorker:
         self.tasklet = tasklet
         self._execution = execution
         self._now = clock.monotonic_ns
+        self._called_at: int | None = None
         self.idle_strategy = idle_strategy or BackoffIdleStrategy(*BLOCKING_BACKOFF)
         self.wake = self.idle_strategy.wake
         tasklet.waker.worker = self
+
+    def call_ns(self, tasklet: Tasklet) -> int:
+        """For how long its call has been under way; from any thread."""
+        start = self._called_at
+        return 0 if start is None else max(0, self._now() - start)
 
     def run(self) -> None:
         """The thread's work: initialise, wait for all others, call until done."""
@@ -236,8 +248,9 @@ class BlockingWorker:
         idle_count = 0
         try:
             while not execution.is_dismissed:
-                start = self._now()
+                start = self._called_at = self._now()
                 state = tasklet.call()
+                self._called_at = None
                 if state is NO_PROGRESS:
                     idle_count += 1
                     if idle_count > RESTLESS and tasklet.is_resting:

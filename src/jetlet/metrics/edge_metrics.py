@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
+
+from jetlet.metrics.stopwatch import Stopwatch
 
 
 class EdgeMetrics:
     """Written by the tasklet's thread, without locks, read from any."""
 
     __slots__ = (
-        "_blocked_ns",
-        "_blocked_since",
         "acknowledged",
+        "blocked",
         "bytes",
         "direction",
         "edge",
@@ -39,32 +39,13 @@ class EdgeMetrics:
         """Weight of it that the receiver's processors have taken, as far as this end knows."""
         self.window = 0
         """The size of the receive window, in bytes."""
-        self._blocked_ns = 0
-        self._blocked_since: int | None = None
-
-    def block(self) -> None:
-        """Something is there that may not go on."""
-        if self._blocked_since is None:
-            self._blocked_since = time.monotonic_ns()
-
-    def unblock(self) -> None:
-        """It may."""
-        since = self._blocked_since
-        if since is not None:
-            self._blocked_ns += time.monotonic_ns() - since
-            self._blocked_since = None
+        self.blocked = Stopwatch()
+        """Runs while something is there that is not allowed to go on."""
 
     @property
     def in_flight(self) -> int:
         """Bytes sent, or arrived, that no processor has taken yet."""
         return max(0, self.sequence - self.acknowledged)
-
-    @property
-    def blocked_ns(self) -> int:
-        """Time in which something was there that was not allowed to go on."""
-        since = self._blocked_since
-        now = 0 if since is None else time.monotonic_ns() - since
-        return self._blocked_ns + now
 
     def snapshot(self) -> dict[str, Any]:
         """The values now, as plain data."""
@@ -77,5 +58,5 @@ class EdgeMetrics:
             "packets": self.packets,
             "window": self.window,
             "in_flight": self.in_flight,
-            "blocked_ns": self.blocked_ns,
+            "blocked_ns": self.blocked.ns,
         }

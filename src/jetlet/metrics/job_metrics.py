@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jetlet.metrics.shares import Shares
+
 _SUMMED = (
     "received",
     "emitted",
@@ -17,6 +19,8 @@ _SUMMED = (
     "stalled_calls",
     "slow_calls",
     "busy_ns",
+    "blocked_ns",
+    "elapsed_ns",
 )
 
 
@@ -35,7 +39,19 @@ class VertexMetrics:
     stalled_calls: int = 0
     slow_calls: int = 0
     busy_ns: int = 0
+    """Time that its processors spent in calls that got something done."""
+    blocked_ns: int = 0
+    """Time in which something that its processors had emitted waited for room behind them."""
+    elapsed_ns: int = 0
+    """Time since its processors began, until they ended. Of a processor it is busy, or blocked, or
+    waits for input or its turn; see :attr:`shares`."""
     longest_call_ns: int = 0
+    call_ns: int = 0
+    """For how long a call has been under way that has taken more than a few milliseconds."""
+    inputs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """By ordinal of an inbound edge: the items that wait in its queues, and how many these hold."""
+    outputs: Mapping[int, int] = field(default_factory=dict)
+    """By ordinal of an outbound edge: the items that went out over it."""
     watermark: int | None = None
     """The lowest watermark among the vertex's processors."""
     watermark_lag: int | None = None
@@ -46,6 +62,11 @@ class VertexMetrics:
     counters: Mapping[str, int] = field(default_factory=dict)
     """What the processors count themselves, such as skipped records."""
     processors: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def shares(self) -> Shares | None:
+        """What its processors did with their time so far; ``None`` if none has begun."""
+        return Shares.of(self.elapsed_ns, self.busy_ns, self.blocked_ns)
 
     @classmethod
     def merge(cls, name: str, processors: Iterable[Mapping[str, Any]]) -> VertexMetrics:
@@ -58,11 +79,22 @@ class VertexMetrics:
                 counters[key] = counters.get(key, 0) + value
             for bound, count in row["call_histogram"].items():
                 histogram[bound] = histogram.get(bound, 0) + count
+        inputs: dict[int, tuple[int, int]] = {}
+        outputs: dict[int, int] = {}
+        for row in rows:
+            for ordinal, (size, capacity) in row["inputs"].items():
+                sizes, capacities = inputs.get(ordinal, (0, 0))
+                inputs[ordinal] = (sizes + size, capacities + capacity)
+            for ordinal, emitted in row["outputs"].items():
+                outputs[ordinal] = outputs.get(ordinal, 0) + emitted
         watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
         lags = [row["watermark_lag"] for row in rows if row["watermark_lag"] is not None]
         return cls(
             name,
             longest_call_ns=max((row["longest_call_ns"] for row in rows), default=0),
+            call_ns=max((row["call_ns"] for row in rows), default=0),
+            inputs=inputs,
+            outputs=outputs,
             watermark=min(watermarks, default=None),
             watermark_lag=max(lags, default=None),
             call_histogram=dict(sorted(histogram.items())),

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.items import IDLE_TIMESTAMP
+from jetlet.metrics.stopwatch import Stopwatch
 
 REPORT_INTERVAL_NS = 5_000_000_000
 """The same complaint about one processor is logged at most this often."""
@@ -14,6 +15,8 @@ REPORT_INTERVAL_NS = 5_000_000_000
 
 class InboundGauge(Protocol):
     """An inbound edge, as far as it can be measured."""
+
+    ordinal: int
 
     @property
     def size(self) -> int: ...
@@ -40,12 +43,14 @@ class TaskletMetrics:
         "_outbound",
         "_reported_at",
         "batches",
+        "blocked",
         "blocked_calls",
         "busy_ns",
         "calls",
         "counters",
         "histogram",
         "is_idle",
+        "life",
         "longest_call_ns",
         "processor",
         "received",
@@ -76,6 +81,10 @@ class TaskletMetrics:
         self.stalled_calls = 0
         self.slow_calls = 0
         self.busy_ns = 0
+        self.life = Stopwatch(clock.monotonic_ns)
+        """Runs from when the processor is initialised until it has ended."""
+        self.blocked = Stopwatch(clock.monotonic_ns)
+        """Runs while something that was emitted waits for room behind the processor."""
         self.longest_call_ns = 0
         self.watermark: int | None = None
         """Event time: the coalesced watermark of the input, or that of the source itself."""
@@ -105,21 +114,29 @@ class TaskletMetrics:
         self._reported_at = now_ns
         return True
 
-    def snapshot(self) -> dict[str, Any]:
-        """The values now, as plain data."""
+    def snapshot(self, call_ns: int = 0) -> dict[str, Any]:
+        """The values now, as plain data; ``call_ns`` is for how long a call has been under way."""
+        inputs = {edge.ordinal: (edge.size, edge.capacity) for edge in self._inbound}
+        outputs = {ordinal: edge.emitted for ordinal, edge in enumerate(self._outbound)}
         return {
+            "processor": self.processor,
             "received": self.received,
-            "emitted": sum(edge.emitted for edge in self._outbound),
+            "emitted": sum(outputs.values()),
             "batches": self.batches,
-            "queue_size": sum(edge.size for edge in self._inbound),
-            "queue_capacity": sum(edge.capacity for edge in self._inbound),
+            "queue_size": sum(size for size, _ in inputs.values()),
+            "queue_capacity": sum(capacity for _, capacity in inputs.values()),
             "watermark": self.watermark,
             "watermark_lag": self._watermark_lag(),
             "calls": self.calls,
             "blocked_calls": self.blocked_calls,
             "stalled_calls": self.stalled_calls,
             "slow_calls": self.slow_calls,
-            "busy_ns": self.busy_ns,
+            "inputs": inputs,
+            "outputs": outputs,
+            "elapsed_ns": self.life.ns,
+            "busy_ns": self.busy_ns + call_ns,
+            "blocked_ns": self.blocked.ns,
+            "call_ns": call_ns,
             "longest_call_ns": self.longest_call_ns,
             "call_histogram": {
                 2**power: count for power, count in enumerate(self.histogram) if count

@@ -84,7 +84,7 @@ class Lane:
         if is_clear:
             self._settle()
         else:
-            self.metrics.block()
+            self.metrics.blocked.start()
         return True
 
     def _settle(self) -> None:
@@ -94,7 +94,7 @@ class Lane:
             self.metrics.acknowledged = self.metrics.sequence
         else:
             self.metrics.acknowledged += self._weight
-        self.metrics.unblock()
+        self.metrics.blocked.stop()
         self._is_settled = True
 
 

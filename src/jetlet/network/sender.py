@@ -94,9 +94,9 @@ class SenderTasklet(Tasklet):
             if not self._has_load():
                 break
             if self._outlet.backlog > MAX_BACKLOG or not is_within(self._sent, self._limit):
-                self.metrics.block()
+                self.metrics.blocked.start()
                 break
-            self.metrics.unblock()
+            self.metrics.blocked.stop()
             made_progress = True
             if self._at < len(self._batch):
                 self._send_items()

@@ -259,7 +259,11 @@ class Member:
     def _counters(self) -> Counters:
         tasklets = self._plan_run.tasklets if self._plan_run is not None else ()
         return Counters(
-            [row for t in tasklets for row in t.metrics_rows()],
+            [
+                (vertex, {"member": self._index, **row})
+                for tasklet in tasklets
+                for vertex, row in tasklet.metrics_rows()
+            ],
             [{"member": self._index, **row} for row in self._edges.metrics()],
             self._service.metrics(self._index) if self._service else (),
         )

@@ -9,8 +9,16 @@ from typing import Any
 from jetlet.core.dag import DAG
 from jetlet.metrics.job_metrics import JobMetrics
 
-_LATEST = ("queue_size", "queue_capacity", "watermark", "watermark_lag")
-_TABLES = ("call_histogram", "counters")
+_LATEST = (
+    "processor",
+    "queue_size",
+    "queue_capacity",
+    "inputs",
+    "call_ns",
+    "watermark",
+    "watermark_lag",
+)
+_TABLES = ("call_histogram", "counters", "outputs")
 
 
 class BatchTotals:

@@ -36,6 +36,7 @@ class ContainerTasklet(Tasklet):
 
     def init(self) -> None:
         self.container.start()
+        self.container.metrics.life.start()
 
     def call(self) -> ProgressState:
         container = self.container
@@ -46,6 +47,7 @@ class ContainerTasklet(Tasklet):
             return state
         if state.is_done:
             container.end()
+            container.metrics.life.stop()
             self.commits_when_closed = False  # it has
         else:
             container.wake_consumers()

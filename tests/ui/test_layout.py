@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet.cli.drawing import Box, Link, lay_out
+from jetlet.ui.layout import Box, Link, lay_out
 
 
 @st.composite

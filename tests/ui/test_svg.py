@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from jetlet.cli.svg import draw, wrap
 from jetlet.core import DAG, Processor, between, from_
+from jetlet.ui.svg import draw, wrap
 
 SVG = "{http://www.w3.org/2000/svg}"
 

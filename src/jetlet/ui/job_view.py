@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import SplitSupplier, StreamSupplier
-from jetlet.metrics.job_metrics import JobMetrics
+from jetlet.metrics.job_metrics import JobMetrics, VertexMetrics
+from jetlet.metrics.shares import Shares
+from jetlet.ui.bottleneck import Load, Verdict, bottleneck
 
 RATE_WINDOW = 2.0
 """Seconds that a rate is the mean of."""
+_SLEEP = ("idle_ns", "elapsed_ns")
+_TIMES = ("elapsed_ns", "busy_ns", "blocked_ns")
 
 
 class WatchedJob(Protocol):
@@ -39,6 +43,13 @@ class VertexRow:
     late_events: int = 0
     queue_fill: float | None = None
     """How full its queues are, from 0 to 1; ``None`` without queues."""
+    busy: float | None = None
+    """The share of the last seconds that its processors spent in calls that got something done;
+    ``None`` while nobody knows."""
+    blocked: float | None = None
+    """The share in which they waited for room in the queues behind them."""
+    waiting: float | None = None
+    """The share in which they waited for input, or for their turn. The three add up to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,21 @@ class EdgeRow:
     """Bytes that may be in flight between the two members."""
     blocked: float
     """Share of the time in which a sender had something that it might not send, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """What is shown of an edge of the DAG."""
+
+    source: str
+    dest: str
+    source_ordinal: int
+    dest_ordinal: int
+    items: int
+    rate: float
+    """Items that leave over it per second."""
+    fill: float | None
+    """How full its queues are, from 0 to 1; ``None`` if it has none, or they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +123,7 @@ class JobView:
     is_stream: bool
     elapsed: float
     rows: tuple[VertexRow, ...]
+    flows: tuple[FlowRow, ...]
     edges: tuple[EdgeRow, ...]
     containers: tuple[ContainerRow, ...]
     stages: tuple[StageRow, ...]
@@ -106,6 +133,8 @@ class JobView:
     skipped: int
     dead_letters: int
     late_events: int
+    verdict: Verdict
+    """What holds the job back."""
 
     def summary(self) -> str:
         """What went in and came out so far."""
@@ -133,6 +162,8 @@ class JobView:
             "skipped": self.skipped,
             "dead_letters": self.dead_letters,
             "late_events": self.late_events,
+            "bottleneck": asdict(self.verdict),
+            "flows": list(map(_rounded, self.flows)),
             "vertices": list(map(_rounded, self.rows)),
             "edges": list(map(_rounded, self.edges)),
             "containers": list(map(_rounded, self.containers)),
@@ -140,7 +171,7 @@ class JobView:
         }
 
 
-def _rounded(row: VertexRow | EdgeRow | ContainerRow | StageRow) -> dict[str, Any]:
+def _rounded(row: VertexRow | FlowRow | EdgeRow | ContainerRow | StageRow) -> dict[str, Any]:
     values = asdict(row)
     return {key: round(v, 3) if isinstance(v, float) else v for key, v in values.items()}
 
@@ -162,6 +193,11 @@ class JobWatch:
         self.is_stream = any(isinstance(v.supplier, StreamSupplier) for v in dag.vertices)
         """True if it reads from a source that has no end."""
         self._order = [vertex.name for vertex in dag]
+        self._edges = dag.edges
+        self._inputs = {
+            v.name: tuple(dict.fromkeys(edge.source.name for edge in dag.inbound(v)))
+            for v in dag.vertices
+        }
         self._sinks = {v.name for v in dag.vertices if not dag.outbound(v)}
         # Every item that a pipeline reads leaves over every edge of its source.
         self._sources = {
@@ -186,12 +222,32 @@ class JobWatch:
             for name, rows in edges.items()
             for key in ("items", "bytes", "blocked_ns")
         }
+        for name, vertex in metrics.items():
+            counts |= {(name, "out", ordinal): items for ordinal, items in vertex.outputs.items()}
+            for place, row in enumerate(vertex.processors):
+                counts |= {(name, place, key): row[key] for key in _TIMES}
+        for worker in metrics.workers:
+            for key in _SLEEP:
+                counts[worker["member"], worker["name"], key] = worker[key]
         seconds, before = (elapsed, {}) if final else self._since(now, counts)
 
         def rate(key: Hashable) -> float:
             # A restart has counters begin anew.
-            return max(0, counts[key] - before.get(key, 0)) / seconds if seconds > 0 else 0.0
+            return since(key) / seconds if seconds > 0 else 0.0
 
+        def since(key: Hashable) -> int:
+            return max(0, counts.get(key, 0) - before.get(key, 0))
+
+        loads = {
+            name: load
+            for name in self._order
+            if (load := self._load(name, metrics, since)) is not None
+        }
+        idle = [
+            slept / elapsed_ns if elapsed_ns else 1.0
+            for w in metrics.workers
+            for slept, elapsed_ns in [[since((w["member"], w["name"], key)) for key in _SLEEP]]
+        ]
         rows = []
         read = written = skipped = dead_letters = late_events = 0
         for name in self._order:
@@ -209,6 +265,7 @@ class JobWatch:
                     m.watermark_lag,
                     late,
                     m.queue_size / m.queue_capacity if m.queue_capacity else None,
+                    *_shares_of(loads.get(name)),
                 )
             )
             read += m.emitted // (self._sources.get(name) or 1) if name in self._sources else 0
@@ -221,6 +278,7 @@ class JobWatch:
             is_stream=self.is_stream,
             elapsed=elapsed,
             rows=tuple(rows),
+            flows=tuple(self._flows(metrics, rate)),
             edges=tuple(_edge_row(name, ends, rate) for name, ends in edges.items()),
             containers=_container_rows(metrics.containers),
             stages=tuple(StageRow(**row) for row in metrics.stages),
@@ -234,7 +292,51 @@ class JobWatch:
             skipped=skipped,
             dead_letters=dead_letters,
             late_events=late_events,
+            verdict=bottleneck(tuple(loads.values()), idle, is_over=final),
         )
+
+    def _load(
+        self, name: str, metrics: JobMetrics, since: Callable[[Hashable], int]
+    ) -> Load | None:
+        m = metrics.get(name)
+        if m is None:
+            return None
+        times = [
+            [since((name, place, key)) for key in _TIMES] for place in range(len(m.processors))
+        ]
+        elapsed, busy, blocked = (
+            (sum(column) for column in zip(*times, strict=True)) if times else (0, 0, 0)
+        )
+        shares = Shares.of(elapsed, busy, blocked)
+        if shares is None:
+            return None
+        each = [known for row in times if (known := Shares.of(*row)) is not None]
+        return Load(
+            name,
+            shares,
+            self._inputs[name],
+            m.queue_size / m.queue_capacity if m.queue_capacity else None,
+            core=min(1.0, shares.busy * len(times) / max(1, _cores(m, metrics.workers))),
+            busiest=max(known.busy for known in each),
+            processors=len(each),
+            busy_ns=busy,
+            call_ns=m.call_ns,
+        )
+
+    def _flows(self, metrics: JobMetrics, rate: Callable[[Hashable], float]) -> Iterator[FlowRow]:
+        for edge in self._edges:
+            source, dest = metrics.get(edge.source.name), metrics.get(edge.dest.name)
+            key = (edge.source.name, "out", edge.source_ordinal)
+            size, capacity = (0, 0) if dest is None else dest.inputs.get(edge.dest_ordinal, (0, 0))
+            yield FlowRow(
+                edge.source.name,
+                edge.dest.name,
+                edge.source_ordinal,
+                edge.dest_ordinal,
+                0 if source is None else source.outputs.get(edge.source_ordinal, 0),
+                rate(key),
+                size / capacity if capacity else None,
+            )
 
     def _since(
         self, now: float, counts: dict[Hashable, int]
@@ -248,6 +350,19 @@ class JobWatch:
         if then == now:
             return now - self._started, {}
         return now - then, before
+
+
+def _shares_of(load: Load | None) -> tuple[float | None, float | None, float | None]:
+    if load is None:
+        return None, None, None
+    return load.shares.busy, load.shares.blocked, load.shares.waiting
+
+
+def _cores(vertex: VertexMetrics, workers: Sequence[Mapping[str, Any]]) -> int:
+    """How many cores the processors of a vertex can use: not more than their member has threads."""
+    of_member = Counter(row.get("member", 0) for row in vertex.processors)
+    threads = Counter(worker["member"] for worker in workers)
+    return sum(min(count, threads[member] or count) for member, count in of_member.items())
 
 
 def _by_edge(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

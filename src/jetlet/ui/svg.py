@@ -1,7 +1,7 @@
 """Drawing a DAG as SVG, without any program beside this one.
 
 A vertex is a rounded box with its name and its parallelism; an edge is an arrow with its routing,
-dashed where it may lead to another member. See :mod:`jetlet.cli.drawing` for where they go.
+dashed where it may lead to another member. See :mod:`jetlet.ui.layout` for where they go.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-from jetlet.cli.drawing import Box, Layout, Link, Rail, lay_out
-from jetlet.cli.plan_view import TIMES
 from jetlet.core.dag import DAG
+from jetlet.ui.layout import Box, Layout, Link, Rail, lay_out
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 # A font whose letters are all of one width, so that the text's size is known without it.
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"

@@ -1,0 +1,1 @@
+"""What people look at: the live page, reports, drawings, and what notebooks show."""
