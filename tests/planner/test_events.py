@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -292,6 +293,41 @@ def test_stages_with_and_without_timestamps_are_not_merged():
     plain.merge(plain.add_timestamps(lambda n: n, 0)).write_to(sinks.noop())
     with pytest.raises(MissingTimestampsError, match=r"write \.add_timestamps\(\.\.\.\) on all"):
         p.plan()
+
+
+UNTIMED = {
+    "map": lambda s: s.map(lambda n: n),
+    "filter": lambda s: s.filter(lambda n: True),
+    "flat_map": lambda s: s.flat_map(lambda n: [n]),
+    "take": lambda s: s.take(10),
+    "sort": lambda s: s.sort(key=str),
+    "merge": lambda s: s.merge(s.filter(lambda n: False)),
+    "hash_join": lambda s: s.hash_join(
+        s.filter(lambda n: False), str, str, to_output=lambda n, _: n
+    ),
+    "own hash_join": lambda s: s.hash_join(s, str, str, to_output=lambda n, _: n),
+    "map_async": lambda s: s.map_async(itself),
+    "keyed": lambda s: s.grouping_key(str).map_stateful(
+        list, lambda state, key, n: n, on_error="skip"
+    ),
+}
+
+
+async def itself(item):
+    return item
+
+
+@pytest.mark.parametrize("stages", list(product(UNTIMED, repeat=2)), ids="-".join)
+def test_what_nobody_has_to_look_at_does_not_take_the_timestamps_of_a_window(stages):
+    """Whatever the planner puts into the place of the stages between, or between them."""
+    p, out = Pipeline("p"), sinks.collect()
+    timed = p.read_from(sources.items([1, 2])).add_timestamps(lambda n: n, 0)
+    stage = timed.window(windows.tumbling(10)).aggregate(agg.counting()).map(lambda w: w.result)
+    for name in stages:
+        stage = UNTIMED[name](stage)
+    stage.merge(timed).write_to(out)
+    p.run(on="embedded")
+    assert sorted(out.items) == [1, 2, 2]
 
 
 def stream(p):

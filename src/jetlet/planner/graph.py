@@ -49,7 +49,9 @@ class Graph:
 
     def insert_before(self, node: Node, ordinal: int, transform: Transform) -> Node:
         """Put a new node between the node and its input ``ordinal``."""
-        new = Node(transform, [node.inputs[ordinal]], transform.name)
+        source = node.inputs[ordinal]
+        transform.inputs = [source.transform]  # some of its facts follow from theirs
+        new = Node(transform, [source], transform.name)
         node.inputs[ordinal] = new
         self.nodes.insert(self.nodes.index(node), new)
         self._readers = None

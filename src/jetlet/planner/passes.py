@@ -105,6 +105,7 @@ def _fused(run: dict[Node, StatelessTransform]) -> Node:
     first, *_, last = run
     transform = FusedTransform(
         name=f"fused({', '.join(node.name for node in run)})",
+        inputs=first.transform.inputs,
         steps=list(run.values()),
         local_parallelism=first.transform.local_parallelism,
     )
