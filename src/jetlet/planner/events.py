@@ -7,7 +7,7 @@ write know nothing of that: these adapt them. An item's results have its timesta
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from math import gcd
 from typing import Any
 
@@ -66,13 +66,28 @@ def applied_async(fn: Fn, *, is_flat: bool) -> Fn:
 
         return one
 
-    async def many(event: Event) -> list[Event]:
-        results = fn(event[1])
-        if inspect.isasyncgen(results):
-            return [(event[0], result) async for result in results]
-        return [(event[0], result) for result in await results]
+    def many(event: Event) -> AsyncIterator[Event] | Awaitable[Any]:
+        results: Any = fn(event[1])
+        if hasattr(results, "__aiter__"):
+            return _as_they_come(event[0], results)
+        return _awaited(event[0], results) if inspect.isawaitable(results) else results
 
     return many
+
+
+async def _awaited(time: int, results: Awaitable[Any]) -> Any:
+    found: Any = await results
+    return _as_they_come(time, found) if hasattr(found, "__aiter__") else _each_at(time, found)
+
+
+async def _as_they_come(time: int, results: AsyncIterator[Any]) -> AsyncIterator[Event]:
+    try:
+        async for result in results:
+            yield time, result
+    finally:
+        close = getattr(results, "aclose", None)
+        if close is not None:
+            await close()
 
 
 def applied_to_list(fn: Fn) -> Fn:

@@ -3,9 +3,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager
 
 import cloudpickle
@@ -22,10 +23,16 @@ from jetlet.errors import (
 )
 from jetlet.jobs.embedded import EmbeddedEngine
 from jetlet.pipeline.errors import DeadLetter
+from jetlet.planner.events import applied_async
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.coroutines import coroutine_pool
 from jetlet.processors.coroutines.async_map import AsyncMapSupplier
-from jetlet.processors.coroutines.coroutine_pool import AsyncOptions, make_attempt
+from jetlet.processors.coroutines.coroutine_pool import (
+    MAX_HELD,
+    AsyncOptions,
+    FlatCall,
+    make_attempt,
+)
 from jetlet.testing import verify_processor
 from jetlet.testing.outbox import CheckedOutbox
 
@@ -324,6 +331,147 @@ def test_asynchronous_generators_can_be_flattened():
     assert set(closed) == {0, 1, 2}
 
 
+def test_timestamps_are_those_of_the_item():
+    async def several(item):
+        for number in range(item):
+            yield number
+
+    async def returns_list(item):
+        return list(range(item))
+
+    for fn in (several, returns_list):
+        verify(
+            applied_async(fn, is_flat=True),
+            input=[(7, 2), (8, 1)],
+            expect_outputs=[[(7, 0), (7, 1), (8, 0)]],
+            flat=True,
+        )
+
+
+# --- Long flat results -------------------------------------------------------------------------
+
+
+class Endless:
+    """An asynchronous generator without an end; waits now and then, or never."""
+
+    def __init__(self, waits_after=None):
+        self.waits_after = waits_after
+        self.given = Counter()
+        self.closed = []
+        self.goes_on = threading.Event()
+
+    async def __call__(self, item):
+        try:
+            while True:
+                if self.given[item] == self.waits_after:
+                    while not self.goes_on.is_set():
+                        await turns(1)
+                yield item, self.given[item]
+                self.given[item] += 1
+        finally:
+            self.closed.append(item)
+
+
+def check_is_endless(driver, endless, item):
+    """It gives its results in order, a lot of them, and is not far ahead of who takes them."""
+    got = lambda: [number for of, number in driver.output if of == item]
+    for size in (1, 10 * MAX_HELD):
+        driver.until(lambda size=size: len(got()) >= size)
+        assert got() == list(range(len(got())))
+        assert endless.given[item] <= len(got()) + MAX_HELD
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 600}, {"retries": 2}])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_endless_results_are_handed_on_as_they_are_taken(ordered, options):
+    endless = Endless()
+    with driving(endless, ordered=ordered, flat=True, **options) as driver:
+        driver.process(["a"])
+        check_is_endless(driver, endless, "a")
+    assert endless.closed == ["a"]
+
+
+def test_endless_results_in_any_order_do_not_hold_up_others():
+    endless = Endless()
+    with driving(endless, ordered=False, flat=True) as driver:
+        driver.process(["a", "b", "c"])
+        for item in "bca":
+            check_is_endless(driver, endless, item)
+
+
+def test_endless_results_of_another_item_wait_for_their_turn():
+    endless = Endless()
+    with driving(endless, ordered=True, flat=True) as driver:
+        driver.process(["a", "b"])
+        check_is_endless(driver, endless, "a")
+        assert {item for item, _ in driver.output} == {"a"}
+        assert endless.given["b"] <= MAX_HELD
+
+
+def test_results_do_not_wait_for_the_next_one():
+    endless = Endless(waits_after=3)
+    with driving(endless, flat=True) as driver:
+        driver.process(["a"])
+        driver.until(lambda: len(driver.output) == 3)
+        endless.goes_on.set()
+        check_is_endless(driver, endless, "a")
+
+
+def test_an_iterator_that_a_coroutine_returns_may_be_endless():
+    async def counts(item):
+        return itertools.count()
+
+    with driving(counts, flat=True) as driver:
+        driver.process(["a"])
+        driver.until(lambda: len(driver.output) >= 5 * MAX_HELD)
+        assert driver.output == list(range(len(driver.output)))
+
+
+def test_the_time_that_results_wait_to_be_taken_does_not_count():
+    async def check():
+        call = FlatCall("a")
+        call.result = deque(range(MAX_HELD))
+        async with asyncio.timeout(600) as call.scope:
+            deadline = call.scope.when()
+            waiting = asyncio.ensure_future(call.wait_for_room())
+            await turns(1)
+            assert call.scope.when() is None
+            call.take_some(asyncio.get_running_loop())
+            await waiting
+            assert call.scope.when() > deadline
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_snapshot_waits_for_items_that_have_emitted_something(ordered):
+    first, second = Endless(waits_after=3), Gate()
+
+    async def either(item):
+        if item == "a":
+            async for each in first(item):
+                if each[1] == 5:
+                    return
+                yield each
+        else:
+            yield await second(item)
+
+    with driving(either, ordered=ordered, flat=True, max_concurrency=2) as driver:
+        driver.process(["a", "b"])
+        driver.until(lambda: len(driver.output) == 3)
+        driver.outbox.begin_snapshot()
+        assert not driver.call("save_to_snapshot")
+        first.goes_on.set()
+        driver.until(None, "save_to_snapshot")
+        # All results of the one have left before the barrier; the other one is done again.
+        assert driver.output == [("a", number) for number in range(5)]
+        assert [item for _, item in driver.outbox.end_snapshot()] == ["b"]
+        second.await_start(1)
+        second.open("b")
+        driver.complete()
+        assert driver.output[5:] == ["b"]
+
+
 # --- Flow --------------------------------------------------------------------------------------
 
 
@@ -504,11 +652,42 @@ def test_error_in_the_iterable_of_a_flat_result_is_the_items_error():
         DEAD_LETTER,
         input=[1],
         expect_outputs=[
-            [],
+            [1],  # what came before it stands
             [DeadLetter(1, "step", "ZeroDivisionError", "integer division or modulo by zero")],
         ],
         flat=True,
     )
+
+
+def test_what_an_attempt_gave_that_is_repeated_does_not_stand():
+    attempts = []
+
+    async def broken(item):
+        attempts.append(item)
+        yield len(attempts)
+        await turns(3)
+        raise ValueError
+
+    with driving(broken, SKIP, flat=True, retries=2, backoff=0) as driver:
+        driver.process(["a"])
+        driver.complete()
+        assert driver.output == [3]  # the last one
+
+
+def test_an_item_that_gives_a_lot_is_not_tried_again():
+    attempts = []
+
+    async def broken(item):
+        attempts.append(item)
+        for number in range(MAX_HELD + 1):
+            yield number
+        raise ValueError
+
+    with driving(broken, SKIP, flat=True, retries=2, backoff=0) as driver:
+        driver.process(["a"])
+        driver.complete()
+        assert driver.output == list(range(MAX_HELD + 1))
+    assert attempts == ["a"]
 
 
 def test_hanging_coroutine_runs_out_of_time():
@@ -657,7 +836,7 @@ def test_pauses_double_and_have_jitter(monkeypatch):
     options = AsyncOptions(fails, FAIL, retries=4, backoff=0.1, jitter=lambda: next(jitter))
     monkeypatch.setattr(coroutine_pool.asyncio, "sleep", record)
     with pytest.raises(ValueError):
-        asyncio.run(make_attempt(options)(1))
+        asyncio.run(make_attempt(options, lambda call: None)(1))
     assert pauses == pytest.approx([0.1, 0.1, 0.3, 0.6])
 
 

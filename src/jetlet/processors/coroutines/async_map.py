@@ -13,6 +13,11 @@ cooperative worker only hands batches of items to it and takes results from it, 
   further one twice as long. When all have failed the stage's error policy applies to the item.
 - A snapshot holds the items whose results have not been emitted; they are done again after a
   restart.
+- A flat map hands on results as they come, and waits with more of an item when many of them have
+  not been taken. What came before the error of the last attempt stands. Up to ``MAX_HELD`` results
+  of an attempt that may be repeated are kept back until it ends; one that gives more is the last. A
+  snapshot waits for the items of which some results have been emitted and others have not: nobody
+  can say that they come in the same order again.
 """
 
 from __future__ import annotations
@@ -31,9 +36,11 @@ from jetlet.core.vertex import ProcessorSupplier
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutines.coroutine_pool import (
     DEFAULT_CONCURRENCY,
+    MAX_HELD,
     AsyncOptions,
     Call,
     CoroutinePool,
+    FlatCall,
     NotAwaitableError,
     default_jitter,
 )
@@ -156,7 +163,8 @@ class AsyncMapProcessor(BatchProcessor):
         return self._emit() and not self._in_flight
 
     def _submit(self, items: Iterable[Any]) -> None:
-        calls = [Call(item) for item in items]
+        make = FlatCall if self._options.flat else Call
+        calls = [make(item) for item in items]
         if self._options.ordered:
             self._queue.extend(calls)
         else:
@@ -164,8 +172,11 @@ class AsyncMapProcessor(BatchProcessor):
         assert self._pool is not None
         self._pool.submit(calls)
 
-    def _emit(self) -> bool:
-        """Emit the results that are there; false if the outbox refused."""
+    def _emit(self, *, begins: bool = True) -> bool:
+        """Emit the results that are there; false if the outbox refused.
+
+        Unless it ``begins``, nothing is taken of items that have begun but are not done.
+        """
         pool = self._pool
         assert pool is not None
         if pool.failed is not None:
@@ -175,16 +186,21 @@ class AsyncMapProcessor(BatchProcessor):
             return False
         # Never while a batch waits in the outgoing ones: `reject` might append to it.
         done = self._take_ordered() if self._options.ordered else self._take_finished(pool)
+        is_flat = self._options.flat
         if done:
             out: list[Any] = []
             for call in done:
-                if call.error is not None:
-                    self._fail(call)
-                elif self._options.flat:
+                if is_flat and call.result:
                     out += call.result
-                else:
+                if call.error is not None:
+                    self.send(out)
+                    out = []
+                    self._fail(call)
+                elif not is_flat:
                     out.append(call.result)
             self.send(out)
+        if is_flat:
+            self._send_begun(pool, begins=begins)
         return self.flush()
 
     def _take_ordered(self) -> list[Call]:
@@ -203,6 +219,27 @@ class AsyncMapProcessor(BatchProcessor):
             done.append(call)
         return done
 
+    def _send_begun(self, pool: CoroutinePool, *, begins: bool) -> None:
+        """Send results of items that are not done, about a batch of them."""
+        begun: Iterable[Call]
+        if self._options.ordered:
+            begun = (self._queue[0],) if self._queue else ()
+        else:
+            begun = [pool.begun.popleft() for _ in range(len(pool.begun))]
+        count = 0
+        for call in begun:
+            # Those that are done by now are taken at the next call, with their end.
+            if call.is_done or not isinstance(call, FlatCall):
+                continue
+            if count < MAX_HELD and (begins or call.has_begun):
+                some = call.take_some(self._loop)
+                count += len(some)
+                self.send(some)
+            elif not self._options.ordered:
+                pool.begun.append(call)
+        if count >= MAX_HELD:
+            self.context.wake()
+
     def _fail(self, call: Call) -> None:
         error = call.error
         assert error is not None
@@ -216,9 +253,11 @@ class AsyncMapProcessor(BatchProcessor):
 
     def save_to_snapshot(self) -> bool:
         # What is done leaves before the barrier. Nothing does while the rest is being saved.
-        if not self._is_saving and not self._emit():
+        if not self._is_saving and not self._emit(begins=self._drains):
             return False
         if self._drains and self._in_flight:
+            return False
+        if any(isinstance(call, FlatCall) and call.has_begun for call in self._in_flight):
             return False
         self._is_saving = not self._saver.save(self.outbox, self._entries)
         return not self._is_saving

@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,9 +26,11 @@ from jetlet.processors.base import ErrorPolicy
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
+    "MAX_HELD",
     "AsyncOptions",
     "Call",
     "CoroutinePool",
+    "FlatCall",
     "NotAwaitableError",
     "check_async_function",
     "default_jitter",
@@ -37,8 +39,12 @@ __all__ = [
 logger = logging.getLogger("jetlet.execution")
 
 DEFAULT_CONCURRENCY: Final = 256
+MAX_HELD: Final = 1024
+"""Results of an item that wait to be taken, at the most; it gives more when they have been."""
 
 Attempt = Callable[[Any], Awaitable[Any]]
+_AT_HAND: Final = (list, tuple, deque, set, frozenset, dict, str)
+"""Of these all results are there at once."""
 
 
 class NotAwaitableError(InvalidArgumentError):
@@ -114,6 +120,65 @@ class Call:
         self.is_done = False
 
 
+class FlatCall(Call):
+    """An item that may have many results.
+
+    Those that come one by one lie in ``result``, a deque, from which the worker takes them.
+    """
+
+    __slots__ = ("has_begun", "is_announced", "is_last_attempt", "room", "scope")
+
+    def __init__(self, item: Any) -> None:
+        super().__init__(item)
+        self.has_begun = False
+        """The worker has taken some of its results."""
+        self.is_announced = False
+        """The worker has been told that there are some, and has not come for them yet."""
+        self.is_last_attempt = False
+        """It is not tried again, so that its results can be taken as they come."""
+        self.room: asyncio.Future[None] | None = None
+        """What it waits for when too many results wait."""
+        self.scope: asyncio.Timeout | None = None
+        """How long its attempt may take."""
+
+    async def wait_for_room(self) -> None:
+        """Wait until the worker has taken results; that does not count for the timeout."""
+        loop, scope = asyncio.get_running_loop(), self.scope
+        began = loop.time()
+        self.room = room = loop.create_future()
+        if len(self.result) < MAX_HELD:  # the worker has taken some just now
+            return
+        deadline = None if scope is None or scope.expired() else scope.when()
+        if scope is None or deadline is None:
+            await room
+            return
+        scope.reschedule(None)
+        await room
+        scope.reschedule(deadline + loop.time() - began)
+
+    def take_some(self, loop: asyncio.AbstractEventLoop) -> list[Any]:
+        """The results that have come so far of one that is not done; for the worker."""
+        self.is_announced = False  # before looking: of what comes after that there is word again
+        results = self.result
+        some: list[Any] = []
+        if results:
+            self.has_begun = True
+            try:
+                while len(some) < MAX_HELD:
+                    some.append(results.popleft())
+            except IndexError:
+                pass
+            room, self.room = self.room, None
+            if room is not None:
+                loop.call_soon_threadsafe(_open, room)
+        return some
+
+
+def _open(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
+
+
 class CoroutinePool(CoroutineCrew[Call]):
     """Runs calls on the event loop, a limited number at a time.
 
@@ -126,10 +191,12 @@ class CoroutinePool(CoroutineCrew[Call]):
         super().__init__(options.max_concurrency, loop)
         self.finished: deque[Call] = deque()
         """Unordered mode: calls that are done, for the processor to take."""
+        self.begun: deque[FlatCall] = deque()
+        """Unordered mode: calls that have results, but are not done."""
         self.failed: Call | None = None
         """The first call whose failure ends the job."""
         self._options = options
-        self._attempt = make_attempt(options)
+        self._attempt = make_attempt(options, self._announce)
         self._wake = wake
         self._is_notifying = False
 
@@ -137,6 +204,7 @@ class CoroutinePool(CoroutineCrew[Call]):
         todo = self._todo
         attempt = self._attempt
         finished = None if self._options.ordered else self.finished
+        is_flat = self._options.flat
         call_soon = self._loop.call_soon
         task = asyncio.current_task()
         assert task is not None
@@ -144,7 +212,7 @@ class CoroutinePool(CoroutineCrew[Call]):
         while todo:
             call = todo.popleft()
             try:
-                call.result = await attempt(call.item)
+                call.result = await attempt(call if is_flat else call.item)
             except asyncio.CancelledError as error:
                 if self._is_closing:
                     raise
@@ -180,6 +248,15 @@ class CoroutinePool(CoroutineCrew[Call]):
         if self.failed is None and (self._options.policy.fails or _is_fatal(error)):
             self.failed = call
 
+    def _announce(self, call: FlatCall) -> None:
+        """A call has results that can be taken, although it is not done."""
+        call.is_announced = True
+        if not self._options.ordered:
+            self.begun.append(call)
+        if not self._is_notifying:
+            self._is_notifying = True
+            self._loop.call_soon(self._notify)
+
     def _notify(self) -> None:
         self._is_notifying = False
         self._wake()
@@ -188,11 +265,15 @@ class CoroutinePool(CoroutineCrew[Call]):
 # --- The user's function ----------------------------------------------------------------------
 
 
-def make_attempt(options: AsyncOptions) -> Attempt:
-    """The coroutine function that deals with one item: the user's, with what was asked for."""
-    attempt = _flattened(options) if options.flat else _checked(options)
+def make_attempt(options: AsyncOptions, announce: Callable[[FlatCall], None]) -> Attempt:
+    """The coroutine function that deals with one item: the user's, with what was asked for.
+
+    It takes the item, or one that is ``flat`` the call of it; ``announce`` is told of results that
+    can be taken before it has ended.
+    """
+    attempt = _flattened(options, announce) if options.flat else _checked(options)
     if options.timeout is not None:
-        attempt = _with_timeout(attempt, options.timeout)
+        attempt = _with_timeout(attempt, options.timeout, is_flat=options.flat)
     if options.retries:
         attempt = _with_retries(attempt, options)
     return attempt
@@ -213,31 +294,61 @@ def _checked(options: AsyncOptions) -> Attempt:
     return attempt
 
 
-def _flattened(options: AsyncOptions) -> Attempt:
+def _flattened(options: AsyncOptions, announce: Callable[[FlatCall], None]) -> Attempt:
     fn = options.fn
+    is_repeated = options.retries > 0
 
-    async def attempt(item: Any) -> Any:
-        produced = fn(item)
+    async def attempt(call: FlatCall) -> Any:
+        produced = fn(call.item)
         if inspect.isawaitable(produced):
             produced = await produced
         elif not hasattr(produced, "__aiter__"):
             raise _not_awaitable(options, produced)
+        if isinstance(produced, _AT_HAND):
+            return produced
+        if not hasattr(produced, "__aiter__"):
+            produced = _each(produced)
+        # If it may be tried again, its results are kept back as long as there is room for them.
+        results: deque[Any] = deque()
+        if not is_repeated:
+            call.is_last_attempt = True
+        if call.is_last_attempt:
+            call.result = results
         if hasattr(produced, "aclose"):
             async with aclosing(produced):
-                return [result async for result in produced]
-        if hasattr(produced, "__aiter__"):
-            return [result async for result in produced]
-        return list(produced)
+                await gather(call, results, produced)
+        else:
+            await gather(call, results, produced)
+        return results
+
+    async def gather(call: FlatCall, results: deque[Any], produced: AsyncIterator[Any]) -> None:
+        async for result in produced:
+            results.append(result)
+            if call.is_last_attempt and not call.is_announced:
+                announce(call)
+            if len(results) >= MAX_HELD:
+                if not call.is_last_attempt:
+                    call.is_last_attempt = True
+                    call.result = results
+                    announce(call)
+                await call.wait_for_room()
 
     return attempt
 
 
-def _with_timeout(attempt: Attempt, timeout: float) -> Attempt:
-    async def timed(item: Any) -> Any:
+async def _each(results: Iterable[Any]) -> AsyncIterator[Any]:
+    for result in results:
+        yield result
+
+
+def _with_timeout(attempt: Attempt, timeout: float, *, is_flat: bool) -> Attempt:
+    async def timed(thing: Any) -> Any:
         scope = asyncio.timeout(timeout)
+        if is_flat:
+            thing.scope = scope
         try:
             async with scope:
-                return await attempt(item)
+                return await attempt(thing)
         except TimeoutError:
             if scope.expired():
                 raise TimeoutError(f"no result within {timeout:g} s") from None
@@ -247,24 +358,31 @@ def _with_timeout(attempt: Attempt, timeout: float) -> Attempt:
 
 
 def _with_retries(attempt: Attempt, options: AsyncOptions) -> Attempt:
-    async def repeated(item: Any) -> Any:
+    async def repeated(thing: Any) -> Any:
         pause = options.backoff
         for _ in range(options.retries):
             try:
-                return await attempt(item)
+                return await attempt(thing)
             except NotAwaitableError:
                 raise
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if (task is not None and task.cancelling()) or _is_last(thing):
                     raise
             except Exception as error:
+                if _is_last(thing):
+                    raise
                 logger.debug("%s: trying again after %r", options.policy.step, error)
             # Between a half and the whole of it, so that those who failed together do not all
             # come back together.
             await asyncio.sleep(pause * (0.5 + options.jitter() / 2))
             pause *= 2
-        return await attempt(item)
+        if options.flat:
+            thing.is_last_attempt = True
+        return await attempt(thing)
+
+    def _is_last(thing: Any) -> bool:
+        return options.flat and thing.is_last_attempt
 
     return repeated
 
