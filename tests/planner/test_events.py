@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -130,6 +131,37 @@ def run(step, parallelism, *, is_timed):
     with EmbeddedEngine(workers=1) as engine:
         engine.submit(p, JobConfig(default_parallelism=parallelism)).join(60)
     return out.items
+
+
+class Same(Processor):
+    def process_item(self, ordinal, item):
+        return self.try_emit(item)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda s: s,
+        lambda s: s.aggregate(agg.to_list()).flat_map(whole_item),
+        lambda s: s.add_timestamps(whole_item, 0),
+        lambda s: s.custom_transform(Same),
+        lambda s: s.merge(s.filter(lambda n: False)),
+        lambda s: s.map(whole_item).inner_hash_join(
+            s, whole_item, whole_item, to_output=lambda n, _: n
+        ),
+    ],
+    ids=["sink", "aggregate", "timestamps", "processor", "merge", "join"],
+)
+def test_rebalance_by_key_is_by_the_item_wherever_timestamps_are_taken_off(behind):
+    seen = Counter()
+
+    def key(n):
+        seen[type(n)] += 1
+        return n % 3
+
+    found = run(lambda s: behind(s.map(abs).rebalance(key)), 3, is_timed=True)
+    assert set(found) == set(NUMBERS)
+    assert set(seen) == {int}
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

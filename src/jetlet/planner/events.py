@@ -131,6 +131,7 @@ def strip_events(graph: Graph, pipeline: Pipeline) -> None:
                 strip = graph.insert_before(node, ordinal, StripTransform(name=name))
                 strip.parallelism = source.parallelism
                 strip.is_ordered = source.is_ordered
+                strip.takes_events = True
         takes = [source.emits_events for source in node.inputs]
         transform.check_events(node.name, takes)
         node.takes_events = bool(takes) and takes[0]

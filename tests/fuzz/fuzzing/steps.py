@@ -79,11 +79,29 @@ class Step:
                 kind = UnstableKeyError.__name__
             if kind is None:
                 passed.append(item)
-            elif self.on_error == "fail" or kind in FATAL:
-                expected.failures.add(kind)
+            elif self.on_error == "fail" or kind in self.fatal:
+                expected.failures.add(self.reported(kind))
             elif self.on_error == "letters":
-                expected.letters.append((self.name, item, kind))
+                expected.letters.append((self.name, item, self.reported(kind)))
         return passed
+
+    @property
+    def is_coroutine(self):
+        return getattr(self, "how", "").startswith("async")
+
+    @property
+    def fatal(self):
+        """What ends the job whatever ``on_error`` says. A coroutine may be cancelled by itself."""
+        return FATAL - {"CancelledError"} if self.is_coroutine else FATAL
+
+    def reported(self, kind):
+        """What Python itself makes of an error of that kind in a generator or a coroutine."""
+        how = getattr(self, "how", "")
+        if kind == "StopIteration" and (self.is_coroutine or how == "generator"):
+            return "RuntimeError"
+        if kind == "StopAsyncIteration" and self.is_coroutine and isinstance(self, FlatMap):
+            return "RuntimeError"
+        return kind
 
 
 def is_stable(key):
@@ -232,20 +250,6 @@ class FlatMap(Step):
             for item in bad
             for i in range(min(self.gives, item[1] % self.modulus))
         ]
-
-    def good(self, items, expected, key=None):
-        if self.fault is not None and self.how in {"generator", "async"}:
-            # Python itself makes something else of these, in a generator.
-            kind = {"StopIteration": "RuntimeError"}.get(self.fault.kind, self.fault.kind)
-            if self.how == "async" and self.fault.kind == "StopAsyncIteration":
-                kind = "RuntimeError"
-            told = Expected()
-            passed = super().good(items, told)
-            renamed = lambda name: kind if name == self.fault.kind else name
-            expected.failures.update(map(renamed, told.failures))
-            expected.letters += [(n, item, renamed(k)) for n, item, k in told.letters]
-            return passed
-        return super().good(items, expected, key)
 
 
 class Forward(Processor):
