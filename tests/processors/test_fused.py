@@ -18,6 +18,7 @@ from jetlet.core.items import Watermark
 from jetlet.errors import ItemFailedError
 from jetlet.processors import fused
 from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.expansion import returns_display
 from jetlet.processors.fused import (
     FusedFunction,
     FusedProcessor,
@@ -129,6 +130,58 @@ def test_last_step_writes_straight_into_the_output(comprehends):
     assert add.format("x0") in source_of(step("filter", len))
 
 
+def test_nobody_looks_at_what_can_only_be_a_list_or_a_tuple(comprehends):
+    twice = step("flat_map", lambda x: (x, x))
+    skipping = step("flat_map", lambda x: [x], SKIP)
+
+    assert "        out.extend(f0(x0))\n" in source_of(twice)
+    assert "for x1 in f0(x0)" in source_of(twice, step("map", str)).replace("(f0(x0))", "f0(x0)")
+    assert "            r0 = f0(x0)\n" in source_of(skipping)
+    assert "        out.extend(r0)\n" in source_of(skipping)
+    assert "class" not in source_of(twice) + source_of(skipping)
+
+
+def sometimes_lazy(x):
+    if x:
+        return [x]
+    return range(x)
+
+
+def sometimes_none(x):
+    if x:
+        return [x]
+    return None
+
+
+def always_shown(x):
+    if x == 3:
+        return [x]
+    return (x, x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: (x, x), True),
+        (lambda x: [], True),
+        (always_shown, True),
+        (sometimes_lazy, False),
+        (sometimes_none, False),
+        (halves, False),
+        (lambda x: x and (x, x), False),
+        (lambda x: x or [x], False),
+        (lambda x: [x] if x else range(x), False),
+        (lambda x: (y for y in (x, x)), False),
+        (lambda x: x, False),
+        (str.split, False),
+        (list, False),
+        (partial(lambda x, y: [x, y], 1), False),
+    ],
+)
+def test_code_of_a_function_may_show_that_its_results_are_at_hand(fn, expected):
+    assert returns_display(fn) is expected
+
+
 def test_functions_that_do_nothing_are_not_called():
     source = source_of(step("map", whole_item), step("filter", bool), step("map", whole_item))
 
@@ -198,7 +251,7 @@ def short(fn, x):
 @given(STEPS, ITEMS, st.booleans())
 def test_any_chain_gives_what_plain_python_gives(steps, items, guarded):
     fused = [
-        step(kind, partial(short, fn) if kind == "flat_map" else fn, SKIP if guarded else FAIL)
+        step(kind, partial(short, fn) if fn is range else fn, SKIP if guarded else FAIL)
         for kind, fn in steps
     ]
 

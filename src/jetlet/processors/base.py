@@ -64,7 +64,7 @@ class ErrorPolicy:
 class BatchProcessor(Processor):
     """Emits whole batches, in order, and resumes by itself after a refused offer.
 
-    What is long in coming ``process_batch`` leaves to be emitted bit by bit, as ``_emitting``.
+    What is long in coming it gives to :meth:`send_bit_by_bit`.
 
     ``data_ordinals`` are the edges that get the ordinary output: ``None`` for all of them, or
     those that are not for dead letters.
@@ -91,6 +91,10 @@ class BatchProcessor(Processor):
         """Emit a batch after everything sent before it."""
         if batch:
             self._outgoing.append((batch, self._data_ordinals))
+
+    def send_bit_by_bit(self, output: Output) -> None:
+        """Emit batches as they are made, over as many turns as it takes, before anything else."""
+        self._emitting = output
 
     def send_watermarks(self, watermarks: Iterable[Watermark]) -> None:
         """Emit watermarks after everything sent before them."""
@@ -128,7 +132,7 @@ class BatchProcessor(Processor):
             return False
         if self._emitting is None:
             return True
-        self._turn_end = self.context.clock.monotonic_ns() + self.turn_ns
+        self.begin_turn()
         for batch in self._emitting:
             if batch is None:
                 self.context.wake()  # there was work to do, although nothing has come of it yet
@@ -138,6 +142,10 @@ class BatchProcessor(Processor):
                 return False
         self._emitting = None
         return self.flush()  # rejected items may be left
+
+    def begin_turn(self) -> None:
+        """Call it before something that asks whether the turn is over."""
+        self._turn_end = self.context.clock.monotonic_ns() + self.turn_ns
 
     def is_turn_over(self) -> bool:
         """True if what is being emitted is to give ``None`` now; not for every item."""

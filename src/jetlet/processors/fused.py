@@ -36,7 +36,7 @@ from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.loop import compiled
 from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
-from jetlet.processors.expansion import AT_HAND, Expansion
+from jetlet.processors.expansion import AT_HAND, Expansion, returns_display
 
 COMPREHENDS = sys.version_info < (3, 12)
 """Whether a comprehension is written where one will do: it takes some percent less time than loops.
@@ -166,6 +166,19 @@ class _Writer:
     def _expand(self, index: int, item: str) -> str:
         return f"expand(r{index}, {item}{', time' if self._takes_events else ''})"
 
+    def _expand_whole(self, index: int, item: str) -> None:
+        """Put what is at hand of the results of a flat map in their place."""
+        # To ask for the kind that the last one had is the cheapest.
+        self.lines.insert(1, f"{_INDENT}kind = list")
+        self.owners = {line + 1: owner for line, owner in self.owners.items()}
+        self.add(
+            f"if r{index}.__class__ is not kind:",
+            f"    if {AT_HAND.format(f'r{index}')}:",
+            f"        kind = r{index}.__class__",
+            "    else:",
+            f"        r{index} = {self._expand(index, item)}",
+        )
+
     def _write_comprehension(self, steps: Sequence[Step]) -> str:
         item = "x0"
         clauses: list[str] = []
@@ -181,6 +194,9 @@ class _Writer:
             elif step.kind == "map":
                 # A loop over a tuple of one is compiled as an assignment.
                 clauses.append(f"for {result} in ({call},)")
+                item = result
+            elif returns_display(step.fn):
+                clauses.append(f"for {result} in {call}")
                 item = result
             else:
                 clauses.append(f"for r{i} in ({call},)")
@@ -218,23 +234,20 @@ class _Writer:
                     item = result
                     continue
                 self.guard(f"r{i} = {call}")
-            elif step.kind == "flat_map":
-                self.add(f"r{i} = {call}")
+                call = f"r{i}"
             if step.kind == "flat_map":
-                if is_last and not self._takes_events:
-                    # To ask for the kind that the last one had is the cheapest.
-                    self.lines.insert(1, f"{_INDENT}kind = list")
-                    self.owners = {line + 1: owner for line, owner in self.owners.items()}
-                    self.add(
-                        f"if r{i}.__class__ is not kind:",
-                        f"    if {AT_HAND.format(f'r{i}')}:",
-                        f"        kind = r{i}.__class__",
-                        "    else:",
-                        f"        r{i} = {self._expand(i, item)}",
-                    )
-                    item, emit = f"r{i}", "out.extend({})"
+                extends = is_last and not self._takes_events
+                if not returns_display(step.fn):
+                    if step.policy.fails:
+                        self.add(f"r{i} = {call}")
+                    call = self._expanded(i, item)
+                    if extends:
+                        self._expand_whole(i, item)
+                        call = f"r{i}"
+                if extends:
+                    item, emit = call, "out.extend({})"
                     continue
-                self.add(f"for {result} in ({self._expanded(i, item)}):")
+                self.add(f"for {result} in ({call}):")
                 self._depth += 1
                 item = result
             elif is_last:
@@ -271,10 +284,12 @@ class FusedProcessor(BatchProcessor):
         self._expands = any(step.kind == "flat_map" for step in functions[0].steps)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        if self._expands:
-            self._emitting = self._results(batch, 0)
-        else:
+        if not self._expands:
             self.send(self._runs[0].apply(batch))
+        elif len(self._runs) == 1:
+            self._runs[0].send(batch)
+        else:
+            self.send_bit_by_bit(self._results(batch, 0))
 
     def _results(self, batch: Sequence[Any], index: int) -> Output:
         """What comes of a batch behind the functions from this one on."""
@@ -303,9 +318,14 @@ class Run:
         self._flat = kinds.index("flat_map") if "flat_map" in kinds else len(kinds) - 1
         self.expansion = Expansion(processor, self._policies[self._flat])
 
+        has_tail = bool(function.steps[self._flat + 1 :])
+        self._tail = self._apply_behind if has_tail else None
+
+    def send(self, batch: Sequence[Any]) -> None:
+        self.expansion.send(self.apply, batch, self._tail)
+
     def results(self, batch: Sequence[Any]) -> Output:
-        behind = self._function.steps[self._flat + 1 :]
-        return self.expansion.run(self.apply, batch, self._apply_behind if behind else None)
+        return self.expansion.run(self.apply, batch, self._tail)
 
     def apply(self, items: Iterable[Any]) -> list[Any]:
         return self._call(self._function, items, 0)

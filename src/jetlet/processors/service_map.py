@@ -155,9 +155,10 @@ class ServiceProcessor(BatchProcessor):
         assert self._run is not None
         # If it blocks it takes item by item, to return in time. Otherwise the engine sees to it
         # that the inbox is small enough for the function.
-        self._emitting = (
-            self._run.results(batch) if self.is_cooperative else self._one_by_one(batch, self._run)
-        )
+        if self.is_cooperative:
+            self._run.send(batch)
+        else:
+            self.send_bit_by_bit(self._one_by_one(batch, self._run))
 
     def _one_by_one(self, batch: Sequence[Any], run: Run) -> Output:
         out: list[Any] = []

@@ -79,7 +79,7 @@ class StatefulProcessor(IncrementalProcessor):
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         apply = self._results if self._policy.fails else self._results_or_reject
         if self._kind == FLAT_MAP:
-            self._emitting = self._expansion.run(apply, batch)
+            self._expansion.send(apply, batch)
         else:
             self.send(apply(self._expansion.begin(batch)))
 

@@ -114,7 +114,7 @@ class ExpiringStateProcessor(EventStateProcessor):
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         if self._kind == FLAT_MAP:
-            self._emitting = self._expansion.run(self._results, batch)
+            self._expansion.send(self._results, batch)
         else:
             self.send(self._results(self._expansion.begin(batch)))
 
