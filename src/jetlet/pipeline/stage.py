@@ -192,7 +192,8 @@ class Stage(BasicStage[T]):
         With one build side: ``orders.hash_join(customers, order_key, customer_key)``. With
         several: ``orders.hash_join(JoinClause(customers, k1, k2), JoinClause(products, k3, k4))``.
         Emits ``to_output(item, match, ...)``, by default the tuple of these, for each combination
-        of matches; where a side has none, its match is ``None``.
+        of matches; where a side has none, its match is ``None``. ``JoinClause(..., inner=True)``
+        drops an item that has no match on that side.
         """
         return self._add(
             join_transform(
@@ -216,7 +217,10 @@ class Stage(BasicStage[T]):
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[Any]:
-        """Like :meth:`hash_join`, but an item without a match on some side is dropped."""
+        """Like :meth:`hash_join`, but an item without a match on some side is dropped.
+
+        That is not said of a side given as ``JoinClause(..., inner=False)``.
+        """
         return self._add(
             join_transform(
                 "inner_hash_join",

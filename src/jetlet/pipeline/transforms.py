@@ -393,7 +393,8 @@ class HashJoinTransform(Transform):
     probe_key_fns: Sequence[KeyFn]
     build_key_fns: Sequence[KeyFn]
     to_output: Callable[..., Any] | None
-    is_inner: bool
+    are_inner: Sequence[bool]
+    """Of each of the other inputs: whether items without a match there are dropped."""
 
     bounded_hint = "the stages it is joined with are kept in memory, so they must be bounded"
 
