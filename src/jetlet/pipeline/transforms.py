@@ -357,7 +357,9 @@ class StatefulTransform(KeyedTransform):
     create: Callable[[], Any]
     fn: Callable[..., Any]
     ttl: int | None = None
+    drop_when: Callable[[Any], object] | None = None
     on_evict: Callable[..., Any] | None = None
+    on_end: Callable[..., Any] | None = None
 
     @property
     def watermark_step(self) -> int:
