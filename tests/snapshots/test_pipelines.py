@@ -142,7 +142,7 @@ BOUNDED = {
         list,
         count_up,
         drop_when=lambda state: len(state) == 9,
-        on_end=lambda state, key: (key, -sum(state)),
+        on_end=lambda state, key: (key, -len(state)),
     ),
     "rolling": lambda p, stage: stage.grouping_key(modulo).rolling_aggregate(agg.counting()),
     "aggregate": lambda p, stage: stage.grouping_key(modulo).aggregate(agg.summing()),
