@@ -41,7 +41,7 @@ LAYERS = [
     {"jobs"},
     {"planner", "agg", "windows"},
     {"connectors", "processors"},
-    {"pipeline"},
+    {"pipeline", "columns"},
     {"execution", "network", "snapshots", "log", "metrics"},
     {"storage"},
     {"core"},

@@ -7,11 +7,13 @@ import time
 from collections import deque
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetlet.core import DONE, Watermark
+from jetlet.core.table import VALUE, Table
 from jetlet.execution.queue import WHOLE, BoundedQueue
 from jetlet.execution.tasklet import Waker
 
@@ -199,3 +201,28 @@ def test_an_empty_queue_takes_a_whole_batch_if_told_to():
     assert [*queue.poll(8)] == [8, 9] and [*queue.poll(8)] == [3, 4]
     assert queue.offer(range(10), 5) == 5
     assert [*queue.poll(8)] == [5, 6, 7, 8, 9] and queue.is_empty()
+
+
+def table_of(count):
+    return Table.of_arrays([pa.array(range(count))], VALUE)
+
+
+def test_table_is_taken_whole_when_nothing_waits_behind_what_is_worked_off():
+    queue = BoundedQueue(4)
+    table = table_of(100)
+    assert queue.offer(table) == 100
+    assert queue.offer(table_of(100)) == 0
+    assert list(queue.poll(30)) == list(range(30))
+    assert queue.offer(table_of(50)) == 50
+    assert queue.offer(table_of(50)) == 0
+    assert not queue.offer_special(Watermark(1))
+    assert list(queue.poll(1000)) == list(range(30, 100))
+    assert list(queue.poll(1000)) == list(range(50))
+    assert queue.offer_special(Watermark(1))
+
+
+def test_part_of_a_table_that_is_polled_is_a_table():
+    queue = BoundedQueue(1024)
+    queue.offer(table_of(10))
+
+    assert isinstance(queue.poll(3), Table)

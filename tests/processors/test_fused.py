@@ -428,6 +428,7 @@ def test_skipped_items_are_counted():
         expect_output=[2, 3],
         context=context,
         snapshots=False,
+        columns=False,
     )
 
     assert set(counted) == {("skipped", 1)}

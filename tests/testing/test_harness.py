@@ -20,6 +20,7 @@ from jetlet.core import (
     Watermark,
     traverse,
 )
+from jetlet.core.table import Table
 from jetlet.errors import InvalidArgumentError, ProcessorContractError, UnstableKeyError
 from jetlet.testing import ManualClock, verify_processor
 from jetlet.testing.verification import modes
@@ -194,7 +195,7 @@ def test_sink_has_no_outbound_edge():
             assert self.outbox.edge_count == 0
             taken.extend(inbox.take())
 
-    verify_processor(Sink, input=[1, 2], expect_outputs=[])
+    verify_processor(Sink, input=[1, 2], expect_outputs=[], columns=False)
     assert taken == [1, 2] * len(list(modes()))
 
 
@@ -300,7 +301,7 @@ def test_every_processor_and_supplier_is_closed_once():
         def close(self):
             events.append("close")
 
-    verify_processor(Supplier(), input=[1, 2], expect_output=[2, 4])
+    verify_processor(Supplier(), input=[1, 2], expect_output=[2, 4], columns=False)
     life = ["init supplier", "init", "close", "close supplier"]
     assert events == life * (len(events) // 4)
     # 4 modes without snapshots; then, for each outbox: no restore, two, one.
@@ -902,3 +903,21 @@ def test_state_may_be_left_to_be_saved_later():
 def test_state_that_is_left_for_later_must_not_change(make, items):
     with pytest.raises(ProcessorContractError, match="after it was left to be saved later"):
         verify_processor(make, input=items, expect_output=items)
+
+
+def test_input_comes_in_columns_too():
+    seen = []
+
+    class Seeing(Doubler):
+        def process(self, ordinal, inbox):
+            seen.append(type(inbox.items()))
+            super().process(ordinal, inbox)
+
+    verify_processor(Seeing, input=[1, 2], expect_output=[2, 4])
+    assert Table in seen
+    seen.clear()
+    verify_processor(Seeing, input=[1, 2], expect_output=[2, 4], columns=False)
+    assert Table not in seen
+    seen.clear()
+    verify_processor(Seeing, input=[1, 2.5], expect_output=[2, 5.0])
+    assert Table not in seen  # there is no column of both

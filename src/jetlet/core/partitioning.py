@@ -38,6 +38,7 @@ from typing import Any, NoReturn, SupportsInt
 from uuid import UUID
 from zlib import crc32
 
+from jetlet.core.table import VALUE, Table, TableFunction, values_of
 from jetlet.errors import InvalidArgumentError, UnstableKeyError
 
 __all__ = [
@@ -425,6 +426,9 @@ class Partitioner:
     a lock. The memo finds a key by ``==``, so keys of types that were never vetted must not reach
     it: they might be equal to a key that is in it, and be let through. Therefore it serves plain
     values and tuples of plain values; keys that hold anything else are hashed each time.
+
+    Where a batch is stored as columns, and the key function is a :class:`TableFunction`, each
+    different key is hashed once, and the shares are tables too.
     """
 
     #: The types that may use the memo: a few dozen are known, enums, named tuples etc. are learnt.
@@ -472,6 +476,10 @@ class Partitioner:
 
     def partition_ids(self, batch: Sequence[Any]) -> list[int]:
         """The partition of each item, in the order of the batch."""
+        if batch.__class__ is Table:
+            ids = self._ids_of_table(batch)
+            if ids is not None:
+                return ids.tolist()  # type: ignore[no-any-return]
         keys: Sequence[Any] = batch
         # `extend` keeps what it got before an error, so a list's length is the index of the item
         # that failed: no loop of our own is needed to know it.
@@ -484,6 +492,9 @@ class Partitioner:
             except BaseException:
                 self.failed_index = len(batch) - length_hint(it) - 1
                 raise
+        return self._ids(keys)
+
+    def _ids(self, keys: Sequence[Any]) -> list[int]:
         ids: list[int] = []
         try:
             if self._may_use_memo(keys):
@@ -504,11 +515,17 @@ class Partitioner:
             self.failed_index = len(ids)
             raise
 
-    def route(self, batch: Sequence[Any], owners: Sequence[int], count: int) -> list[list[Any]]:
-        """The items in ``count`` new lists, each item in the one that owns its partition.
+    def route(
+        self, batch: Sequence[Any], owners: Sequence[int], count: int
+    ) -> Sequence[Sequence[Any]]:
+        """The items in ``count`` new batches, each item in the one that owns its partition.
 
-        ``owners[p]`` is the list of partition ``p``. Items keep their order.
+        ``owners[p]`` is the batch of partition ``p``. Items keep their order.
         """
+        if batch.__class__ is Table:
+            shares = self._route_table(batch, owners, count)
+            if shares is not None:
+                return shares
         buckets: list[list[Any]] = [[] for _ in range(count)]
         appends = [bucket.append for bucket in buckets]
         ids = self.partition_ids(batch)
@@ -525,10 +542,44 @@ class Partitioner:
             self.partition_ids(batch)
         elif batch:
             self.failed_index = 0
-            key = batch[0] if self.key_fn is None else self.key_fn(batch[0])
+            first = batch[:1][0] if batch.__class__ is Table else batch[0]
+            key = first if self.key_fn is None else self.key_fn(first)
             # Not by the memo: it would keep keys that nobody asks for again.
             kind = type(key)
             (_HASHERS.get(kind) or _hasher_of(kind))(key)
+
+    def _ids_of_table(self, batch: Table) -> Any:
+        """The partition of each row, as an array; ``None`` if it takes the items to know."""
+        key_fn = self.key_fn
+        if not isinstance(key_fn, TableFunction | None):
+            return None
+        import numpy as np
+
+        try:
+            keys = batch if key_fn is None else key_fn.on_table(batch).without_times()
+            if keys.form != VALUE:
+                return np.array(self._ids(keys.items()), dtype=np.intp)
+            coded = keys.array.dictionary_encode(null_encoding="encode")
+            ids = np.array(self._ids(values_of(coded.dictionary)), dtype=np.intp)
+            return ids[coded.indices.to_numpy()]
+        except Exception:  # the items tell which of them it is, and what of
+            return None
+
+    def _route_table(self, batch: Table, owners: Sequence[int], count: int) -> list[Table] | None:
+        ids = self._ids_of_table(batch)
+        if ids is None:
+            return None
+        import numpy as np
+        import pyarrow as pa
+
+        targets = np.asarray(owners)[ids]
+        rows = np.argsort(targets, kind="stable")
+        ends = np.cumsum(np.bincount(targets, minlength=count))
+        sorted_batch = batch.take(pa.array(rows))
+        return [
+            sorted_batch[start:end]  # type: ignore[misc]
+            for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)
+        ]
 
     def _may_use_memo(self, keys: Sequence[Any]) -> bool:
         leaves = self._leaves

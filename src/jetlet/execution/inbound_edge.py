@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jetlet.core.items import DONE, SnapshotBarrier, SpecialItem, Watermark
+from jetlet.core.table import Table
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 
@@ -109,7 +110,8 @@ class InboundEdge:
                     merged = [*first, *entry]
                 else:
                     first = entry
-                if limit <= 0:
+                if limit <= 0 or entry.__class__ is Table:
+                    # What is stored as columns stays so: it is not merged with what follows.
                     # The next drain begins with the next queue, so that none is starved.
                     self._cursor = (cursor + turn + 1) % count
                     return merged or first

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jetlet.core.items import SpecialItem
+from jetlet.core.table import Table
 from jetlet.execution.tasklet import Waker
 
 WHOLE = 16
@@ -24,6 +25,10 @@ class BoundedQueue:
     With ``takes_whole`` an empty queue takes a larger batch in one piece, up to ``WHOLE`` times its
     capacity: it is in memory anyway. So it need not be cut up, nor its producer wait while a
     consumer on the same thread works it off bit by bit. That is the most that it ever holds.
+
+    A table is never cut up to fit: the queue takes it in one piece when nothing waits behind what
+    its consumer is at. Columns take a small part of the room of items, and to cut them into crumbs
+    would lose what they are there for.
     """
 
     __slots__ = (
@@ -80,6 +85,10 @@ class BoundedQueue:
         if room == self._whole_at:
             room = self._most
         if left <= room:
+            self._entries.append(batch[start:] if start else batch)
+        elif batch.__class__ is Table:
+            if self._entries:
+                return 0
             self._entries.append(batch[start:] if start else batch)
         else:
             if room < self._quantum:

@@ -2,7 +2,7 @@
 
 A packet is a pickle (protocol 5) of a list of items, followed by the buffers that the items keep
 out of it: those of arrays and of Arrow data travel as they are, without a copy on either side.
-Special items have a packet of their own.
+Special items have a packet of their own. A batch that is stored as columns stays so.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Any
 
 from jetlet.core.arguments import error_line
 from jetlet.core.pickling import dump
+from jetlet.core.table import Table
 from jetlet.errors import JetletError
 from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.network.connection import MAX_MESSAGE
 
 _HEADER = struct.Struct("!HII")  # edge, items, number of buffers
 _LENGTH = struct.Struct("!Q")
+
+TABLE_PACKETS = 16
+"""How many times the size of others the packet of a table may have."""
 
 SPECIAL = 0xFFFFFFFF
 """In the place of the number of items: the packet is a special item."""
@@ -87,18 +91,22 @@ class PacketBuilder:
     """Cuts batches into packets near the limit. One per sender.
 
     How many items fit is estimated from the packet before: nothing is measured per item. A packet
-    that turns out too large is cut in two.
+    that turns out too large is cut in two. A table may have a larger packet: it has a header as
+    long as some hundred rows.
     """
 
-    __slots__ = ("_edge", "_item_size", "_limit")
+    __slots__ = ("_edge", "_item_size", "_limit", "_row_size")
 
     def __init__(self, edge: int, limit: int = PACKET_LIMIT) -> None:
         self._edge = edge
         self._limit = limit
         self._item_size = 64.0
+        self._row_size = 64.0
 
     def build(self, batch: Sequence[Any], start: int) -> tuple[list[Buffer], int]:
         """A packet with items from ``start`` on, and how many are in it."""
+        if batch.__class__ is Table:
+            return self._build_table(batch, start)
         count = min(len(batch) - start, max(1, int(self._limit * 0.9 / self._item_size)))
         while True:
             items = batch if count == len(batch) else batch[start : start + count]
@@ -117,6 +125,20 @@ class PacketBuilder:
                     )
                 return packet, count
             count = max(1, min(count // 2, int(count * self._limit * 0.8 / size)))
+
+    def _build_table(self, table: Sequence[Any], start: int) -> tuple[list[Buffer], int]:
+        limit = self._limit * TABLE_PACKETS
+        count = min(len(table) - start, max(1, int(limit * 0.9 / self._row_size)))
+        while True:
+            packet = encode(self._edge, table[start : start + count], count)
+            size = size_of(packet)
+            if size <= limit:
+                self._row_size += (size / count - self._row_size) / 2
+                return packet, count
+            if count == 1:
+                # Only a value of it is so large: what an item may have is measured there.
+                return PacketBuilder(self._edge, self._limit).build([table[start]], 0)
+            count //= 2
 
 
 def _unsendable(edge: int, items: Sequence[Any], error: Exception) -> UnsendableItemError:

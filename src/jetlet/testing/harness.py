@@ -18,6 +18,7 @@ from jetlet.testing.verification import (
     Compare,
     Mode,
     Verification,
+    columnar_modes,
     incremental_modes,
     modes,
 )
@@ -34,6 +35,7 @@ def verify_processor(
     order_matters: bool = True,
     compare: Compare | None = None,
     snapshots: bool = True,
+    columns: bool = True,
     may_wait: bool = False,
     may_change_items: bool = False,
     endless: bool = False,
@@ -58,9 +60,11 @@ def verify_processor(
     items; with an outbox that has room, and with one that takes a single offer in a call and
     refuses all in every other call; without snapshots, and with a snapshot after every item that
     is never restored, restored each time, or every second time. To restore, a new processor is
-    made and is handed the pickled state in any order. An incremental processor is also run so that
-    each item has a processor of its own, which begins with the changes of those before it. Pass
-    ``snapshots=False`` for a processor that has state which it does not save.
+    made and is handed the pickled state in any order. Input that can be stored as columns without
+    a loss also comes as tables, with timestamps beside the items if it could be events. An
+    incremental processor is also run so that each item has a processor of its own, which begins
+    with the changes of those before it. Pass ``snapshots=False`` for a processor that has state
+    which it does not save.
 
     ``AssertionError`` is raised if the output differs, or if the processor returns without having
     taken an item, emitted one or been refused; ``ProcessorContractError`` if it breaks the
@@ -80,6 +84,7 @@ def verify_processor(
     :param compare: called as ``compare(expected, actual)`` for each outbound edge instead; it
         returns whether they agree, or asserts so and returns ``None``.
     :param snapshots: whether to run the modes with snapshots.
+    :param columns: whether to run the modes with batches in columns.
     :param may_wait: true for a processor that waits for something outside of it, such as an event
         loop: a call without progress is repeated when it calls ``context.wake()`` and from time to
         time, and is an error only if there is none for ``timeout`` seconds.
@@ -125,6 +130,9 @@ def verify_processor(
     is_incremental = False
     for mode in modes(snapshots=snapshots):
         is_incremental = _verify(case, mode)
+    if columns:
+        for mode in columnar_modes(feed, snapshots=snapshots):
+            _verify(case, mode)
     if is_incremental and snapshots:
         for mode in incremental_modes():
             _verify(case, mode)

@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Final
 
+from jetlet.columns.items import events_table, items_table
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE, IDLE, BroadcastKey, SpecialItem, Watermark
 from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.table import Table
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
@@ -53,9 +56,13 @@ class Mode:
     """After so many snapshots a new processor takes over; 0 is never."""
     memories: int | None = None
     """Where a new processor takes over from: as :class:`Handover` says, or else from a snapshot."""
+    as_table: Callable[[Sequence[Any]], Table | None] | None = None
+    """Stores a batch as columns, if that can be done with it."""
 
     def __str__(self) -> str:
         text = f"inbox of {self.inbox}, {'tight' if self.is_tight else 'roomy'} outbox"
+        if self.as_table is not None:
+            text += ", batches in columns"
         if not self.snapshots:
             return f"{text}, no snapshots"
         if self.memories is not None:
@@ -74,6 +81,19 @@ def modes(*, snapshots: bool = True) -> Iterator[Mode]:
         for is_tight in (False, True):
             for restore_every in (0, 1, 2):
                 yield Mode(1, is_tight, snapshots=True, restore_every=restore_every)
+
+
+def columnar_modes(inputs: Sequence[Sequence[Any]], *, snapshots: bool = True) -> Iterator[Mode]:
+    """The conditions of runs whose input is stored as columns, for input that can be."""
+    if find_spec("pyarrow") is None:
+        return
+    for as_table in (items_table, events_table):
+        batches = [[i for i in items if not isinstance(i, SpecialItem)] for items in inputs]
+        if any(as_table(batch) is not None for batch in batches):
+            for is_tight in (False, True):
+                yield Mode(1024, is_tight, as_table=as_table)
+            if snapshots:
+                yield Mode(1024, False, snapshots=True, restore_every=1, as_table=as_table)
 
 
 def incremental_modes() -> Iterator[Mode]:
@@ -195,9 +215,15 @@ class Verification:
                 self._snapshot()
 
     def _process(self, ordinal: int, batch: list[Any]) -> None:
+        as_table = self._mode.as_table
+        table = None if as_table is None else as_table(batch)
+        if table is not None and table.items() == batch:
+            batch = table.items()
+        else:
+            table = None
         handed_over = list(batch)
         images = [None if self._case.may_change_items else _image(item) for item in batch]
-        inbox = Inbox(handed_over)
+        inbox = Inbox(handed_over if table is None else table)
         while inbox:
             size = len(inbox)
             first = inbox.peek()

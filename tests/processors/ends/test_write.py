@@ -80,6 +80,7 @@ def test_everything_is_written_and_reported_under_all_conditions():
         input=[1, None, 3],
         expect_outputs=[],
         context=context,
+        columns=False,
         snapshots=False,  # a bounded sink is committed at the end
     )
 

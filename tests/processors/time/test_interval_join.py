@@ -140,6 +140,7 @@ def test_late_events_are_counted_and_leave_over_their_own_edge():
         compare=late_and_in_time,
         context=context,
         snapshots=False,
+        columns=False,
     )
     assert counters == {"late_events": 8}  # two in each run
 

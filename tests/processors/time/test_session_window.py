@@ -80,6 +80,7 @@ def test_late_events_are_counted_and_leave_over_their_own_edge():
         expect_outputs=[[Watermark(12), result(5, 22, "a", 2)], [Watermark(12), "a2"]],
         context=context,
         snapshots=False,
+        columns=False,
     )
     assert counters == {"late_events": 4}  # once in each run
 

@@ -2,7 +2,7 @@
 
 Objects cross the JVM as a few large binary values, never a row per object. A row is
 ``(target, at, channel, payload)``: the task it is for, a number that says which task it is from and
-in which order they left there, the edge it belongs to, and a pickled list of items. Spark shuffles
+in which order they left there, the edge it belongs to, and a pickled batch of items. Spark shuffles
 rows by ``target`` and sorts them by ``at``. Each target gets at least one row, from which a task
 knows its number; it may have an empty payload.
 Channels below zero are messages to the driver; they are passed on untouched. Items that a
@@ -29,6 +29,7 @@ from jetlet.core.outbox import Outbox
 from jetlet.core.partitioning import Partitioner, stable_hash
 from jetlet.core.pickling import dump
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.table import Table
 from jetlet.errors import ItemFailedError, JobFailedError, UnstableKeyError
 from jetlet.execution.outbox import shorten
 from jetlet.pipeline.source import BATCH_SIZE
@@ -52,6 +53,8 @@ CHUNK_ITEMS = 8192
 """Items per payload at the most: so many that a row's overhead does not show."""
 CHUNK_BYTES = 1024 * 1024
 """Payloads are kept near this size, going by those before, so that large items do not pile up."""
+LEAST_ROWS = 256
+"""A table of fewer rows is gathered with other items."""
 FIRST_CHUNK = 256
 """Items of the first payload, whose size nobody knows yet."""
 BUFFERED_ITEMS = 256 * 1024
@@ -285,9 +288,9 @@ class ExchangeWriter(Processor):
         try:
             if self._targets == 1:
                 partitioner.check(batch)
-                shares = [batch]
+                shares: Sequence[Sequence[Any]] = [batch]
             else:
-                shares = partitioner.route(batch, self._owners, self._targets)  # type: ignore[assignment]
+                shares = partitioner.route(batch, self._owners, self._targets)
         except Exception as error:
             raise ItemFailedError(partitioner.failed_item(batch), partitioner.name) from error
         for target, share in enumerate(shares):
@@ -310,6 +313,12 @@ class ExchangeWriter(Processor):
 
     def _append(self, target: int, batch: Sequence[Any]) -> None:
         buffer = self._buffers[target]
+        if batch.__class__ is Table and len(batch) >= LEAST_ROWS:
+            if buffer:
+                self._buffers[target] = []
+                self._send(target, buffer)
+            self._send_table(target, batch)
+            return
         buffer.extend(batch)
         while len(buffer) >= self._chunks.size:
             size = self._chunks.size
@@ -318,10 +327,16 @@ class ExchangeWriter(Processor):
             self._buffers[target] = buffer = rest
             self._send(target, chunk)
 
-    def _send(self, target: int, chunk: list[Any]) -> None:
+    def _send(self, target: int, chunk: Sequence[Any]) -> None:
         payload = dump_items(chunk, self._port.vertex)
         self._chunks.learn(len(chunk), len(payload))
         self._output.add(self._port.channel, target, payload)
+
+    def _send_table(self, target: int, table: Sequence[Any]) -> None:
+        """Columns travel as they are, not gathered with others."""
+        for start in range(0, len(table), CHUNK_ITEMS):
+            payload = dump_items(table[start : start + CHUNK_ITEMS], self._port.vertex)
+            self._output.add(self._port.channel, target, payload)
 
     def complete(self) -> bool:
         # A target per call: pickling what waits for all of them takes long.
@@ -409,7 +424,7 @@ class ExchangeReader(Processor):
         self._stream = stream
         self._rank = rank
         self._ordinals = ordinals
-        self._items: list[Any] = []
+        self._items: Sequence[Any] = ()
         self._at = 0
         self._ordinal = 0
         self._batch: Sequence[Any] | None = None
@@ -423,14 +438,15 @@ class ExchangeReader(Processor):
                 channel, payload = row
                 self._ordinal = self._ordinals[channel]
                 self._items, self._at = self._load(channel, payload), 0
-            self._batch = self._items[self._at : self._at + BATCH_SIZE]
-            self._at += BATCH_SIZE
+            size = len(self._items) if self._items.__class__ is Table else BATCH_SIZE
+            self._batch = self._items[self._at : self._at + size]
+            self._at += size
         if self.outbox.offer_batch(self._batch, self._ordinal):
             self._batch = None
         return False
 
-    def _load(self, channel: int, payload: bytes) -> list[Any]:
-        items: list[Any] = pickle.loads(payload)
+    def _load(self, channel: int, payload: bytes) -> Sequence[Any]:
+        items: Sequence[Any] = pickle.loads(payload)
         return items
 
 

@@ -1,0 +1,275 @@
+"""Table: a batch of items that is stored as columns.
+
+A batch is a sequence of items, however it is stored: as a list, or as a :class:`Table`. Whoever
+does not care iterates over it, and the items are made then. Whoever works on columns takes
+``columns``. How columns become items is a table's :class:`Form`.
+
+Where items carry timestamps these lie beside them, in ``times``, and the items of the sequence are
+the events that processors know, pairs ``(timestamp, item)``.
+
+Nothing here imports pyarrow before there is a table.
+"""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["VALUE", "Entry", "Form", "Record", "Table", "TableFunction", "Value", "values_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An item is the value of one column."""
+
+    width: int = 1
+
+    def items(self, columns: Sequence[list[Any]], rows: int) -> list[Any]:
+        """The items of columns that were made values of Python."""
+        return columns[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An item is a dict of the values of columns with these names."""
+
+    names: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.names)
+
+    def items(self, columns: Sequence[list[Any]], rows: int) -> list[Any]:
+        """The items of columns that were made values of Python."""
+        if not columns:
+            return [{} for _ in range(rows)]
+        return _record_loop(self.names)(*columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An item is a tuple, or a named tuple of that ``kind``, of parts that have their own forms."""
+
+    parts: tuple[Form, ...]
+    kind: type[tuple[Any, ...]] = tuple
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(part.width for part in self.parts)
+
+    def at(self, index: int) -> tuple[int, int]:
+        """The columns of a part: the first one, and the one behind the last."""
+        start = sum(part.width for part in self.parts[:index])
+        return start, start + self.parts[index].width
+
+    def items(self, columns: Sequence[list[Any]], rows: int) -> list[Any]:
+        """The items of columns that were made values of Python."""
+        parts = []
+        at = 0
+        for part in self.parts:
+            parts.append(part.items(columns[at : at + part.width], rows))
+            at += part.width
+        if not parts:
+            return [self.kind() for _ in range(rows)]
+        if self.kind is tuple:
+            return list(zip(*parts, strict=True))
+        # What a named tuple's own constructor does, without its detour through Python.
+        return list(map(tuple.__new__, repeat(self.kind, rows), zip(*parts, strict=True)))
+
+
+Form = Value | Record | Entry
+VALUE = Value()
+
+
+class Table(Sequence[Any]):
+    """Items as columns. Read-only, like any batch; a slice shares the columns.
+
+    The items are made when somebody asks for them, all at once, and are kept as long as the table.
+    """
+
+    __slots__ = ("_items", "columns", "form", "times")
+
+    def __init__(self, columns: pa.RecordBatch, form: Form, times: pa.Array | None = None) -> None:
+        self.columns = columns
+        """As many as the form has; their names count only as far as the form does not know them."""
+        self.form = form
+        self.times = times
+        """Timestamps of the items, in milliseconds; ``None`` where items have none."""
+        self._items: list[Any] | None = None
+
+    @classmethod
+    def of(cls, columns: pa.RecordBatch) -> Table:
+        """A table whose items are dicts, with the names of the columns."""
+        return cls(columns, Record(tuple(columns.schema.names)))
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: Sequence[pa.Array], form: Form, times: pa.Array | None = None
+    ) -> Table:
+        """A table of these columns, one at least."""
+        import pyarrow as pa
+
+        names = form.names if isinstance(form, Record) else list(map(str, range(len(arrays))))
+        return cls(pa.RecordBatch.from_arrays(arrays, names=names), form, times)
+
+    def __len__(self) -> int:
+        return self.columns.num_rows  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        return self.columns.num_rows > 0  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items())
+
+    def items(self) -> list[Any]:
+        """The items, or the events if they have timestamps. The list is the table's."""
+        items = self._items
+        if items is None:
+            columns = list(map(values_of, self.columns.columns))
+            items = self.form.items(columns, len(self))
+            if self.times is not None:
+                items = list(zip(values_of(self.times), items, strict=True))
+            self._items = items
+        return items
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if not isinstance(index, slice):
+            return self.items()[index]
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            import pyarrow as pa
+
+            return self.take(pa.array(range(start, stop, step), pa.int64()))
+        length = max(0, stop - start)
+        times = self.times
+        part = Table(
+            self.columns.slice(start, length),
+            self.form,
+            None if times is None else times.slice(start, length),
+        )
+        if self._items is not None:
+            part._items = self._items[index]
+        return part
+
+    def __repr__(self) -> str:
+        return f"<Table of {len(self)} rows: {', '.join(self.columns.schema.names)}>"
+
+    def without_times(self) -> Table:
+        """The items without their timestamps."""
+        return self if self.times is None else Table(self.columns, self.form)
+
+    def part(self, index: int) -> Table:
+        """One part of items that are tuples."""
+        assert isinstance(self.form, Entry)
+        start, end = self.form.at(index)
+        return Table(
+            self.columns.select(list(range(start, end))), self.form.parts[index], self.times
+        )
+
+    @property
+    def array(self) -> pa.Array:
+        """The only column of items that are plain values."""
+        assert self.form == VALUE
+        return self.columns.column(0)
+
+    def take(self, rows: pa.Array) -> Table:
+        """The rows with these numbers."""
+        times = self.times
+        return Table(
+            self.columns.take(rows), self.form, None if times is None else times.take(rows)
+        )
+
+    def filter(self, mask: pa.Array) -> Table:
+        """The rows for which the mask, which may have nulls, is true."""
+        times = self.times
+        return Table(
+            self.columns.filter(mask), self.form, None if times is None else times.filter(mask)
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[object, ...]:
+        # As a stream of Arrow's, which holds of a slice no more than what is in it.
+        import pyarrow as pa
+
+        columns, times = self.columns, self.times
+        if times is not None:
+            columns = columns.append_column("", times)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, columns.schema) as writer:
+            writer.write_batch(columns)
+        buffer = sink.getvalue()
+        data = pickle.PickleBuffer(buffer) if protocol >= 5 else buffer.to_pybytes()
+        return _loaded, (data, self.form, times is not None)
+
+
+def _loaded(data: Any, form: Form, has_times: bool) -> Table:
+    import pyarrow as pa
+
+    buffer = pa.py_buffer(data)
+    if buffer.address % 8:
+        # Columns are read in place, which not every processor can do from anywhere.
+        buffer = pa.py_buffer(bytes(data))
+    with pa.ipc.open_stream(buffer) as reader:
+        columns = reader.read_next_batch()
+    if not has_times:
+        return Table(columns, form)
+    last = columns.num_columns - 1
+    return Table(columns.select(list(range(last))), form, columns.column(last))
+
+
+class TableFunction(ABC):
+    """A function of an item that can be applied to all items of a table at once."""
+
+    @abstractmethod
+    def __call__(self, item: Any) -> Any:
+        """What it gives for an item, or for an event where that is what it was made for."""
+
+    @abstractmethod
+    def on_table(self, table: Table) -> Table:
+        """What it gives for each; raises if that takes the items, or if it fails for one."""
+
+
+def values_of(array: pa.Array) -> list[Any]:
+    """The values of a column, as Python has them."""
+    if array.null_count == 0:
+        kind = array.type
+        if _is_number(kind):
+            # Ten times as fast as pyarrow's own way.
+            return array.to_numpy().tolist()  # type: ignore[no-any-return]
+    if str(array.type) in _TEXT:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    return array.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+
+
+_TEXT = frozenset({"string", "large_string"})
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind))
+
+
+@lru_cache(maxsize=256)
+def _record_loop(names: tuple[str, ...]) -> Callable[..., list[Any]]:
+    """The function that makes dicts of columns; generated, so that no name is looked up."""
+    values = [f"v{i}" for i in range(len(names))]
+    columns = [f"c{i}" for i in range(len(names))]
+    fields = ", ".join(f"{name!r}: {v}" for name, v in zip(names, values, strict=True))
+    loop = f"for {', '.join(values)}, in zip({', '.join(columns)}, strict=True)"
+    namespace: dict[str, Any] = {}
+    exec(f"def records({', '.join(columns)}):\n    return [{{{fields}}} {loop}]\n", namespace)
+    return namespace["records"]  # type: ignore[no-any-return]
