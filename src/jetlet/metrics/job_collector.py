@@ -85,8 +85,6 @@ class ExposedJob(Protocol):
 
     def metrics(self) -> JobMetrics: ...
 
-    def health(self) -> Any: ...
-
 
 class JobCollector(Collector):
     """Looks at the jobs in :attr:`jobs` whenever somebody asks."""

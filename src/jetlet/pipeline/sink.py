@@ -60,6 +60,8 @@ class Sink(Described, ABC, Generic[T]):
     preferred_local_parallelism: int = 1
     is_blocking: bool = False
     """True if a writer may block for long (a network): it then gets a thread of its own."""
+    takes_columns: bool = False
+    """True if its writers write columns without making items of them."""
     place: str | None = None
     """What this sink alone may write to in a job; ``None`` if it gets on with others."""
 

@@ -14,12 +14,14 @@ from typing import Any, Generic, TypeVar
 from jetlet.pipeline.described import Described
 from jetlet.pipeline.sink import OnError
 
-__all__ = ["BATCH_SIZE", "BatchSource"]
+__all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource"]
 
 T = TypeVar("T")
 
 BATCH_SIZE = 1024
 """How many items a reader puts into one batch at the most."""
+TABLE_SIZE = 64 * 1024
+"""How many rows, where they are stored as columns."""
 
 
 class BatchSource(Described, ABC, Generic[T]):
@@ -31,6 +33,8 @@ class BatchSource(Described, ABC, Generic[T]):
     """How many readers per member pay off."""
     is_blocking: bool = False
     """True if ``read`` may block for long (a network): the reader then gets a thread of its own."""
+    has_columns: bool = False
+    """True if ``read_columns`` may give tables."""
     on_error: OnError = "fail"
     """What becomes of records that cannot be read; a sink for them does not travel."""
 
@@ -53,3 +57,10 @@ class BatchSource(Described, ABC, Generic[T]):
         each a :class:`~jetlet.pipeline.errors.Rejected`; the same ones each time.
         A reader that stops early closes the iterator (``GeneratorExit`` in a generator).
         """
+
+    def read_columns(self, split: Any) -> Iterator[Sequence[T]]:
+        """The same, where whoever takes the items can work on columns.
+
+        Then a batch may be a :class:`~jetlet.core.table.Table`, of up to ``TABLE_SIZE`` rows.
+        """
+        return self.read(split)

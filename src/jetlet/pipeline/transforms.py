@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from jetlet.columns.arrow import is_for_columns
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier, Vertex
@@ -128,6 +129,12 @@ class Transform:
         """How many ms apart the watermarks that it needs may be; 0 if it needs none."""
         return 0
 
+    # --- Columns ----------------------------------------------------------------------------
+
+    def takes_columns(self, ordinal: int) -> bool:
+        """True if it can work on columns of that input without making its items."""
+        return False
+
     # --- Vertices ---------------------------------------------------------------------------
 
     @property
@@ -219,6 +226,9 @@ class TimestampTransform(Transform):
     has_timestamps = True
     makes_times = True
 
+    def takes_columns(self, ordinal: int) -> bool:
+        return is_for_columns(self.fn)
+
     @property
     def reads_isolated(self) -> bool:
         # What is late is told by the items before it, and those of other processors have nothing
@@ -269,6 +279,9 @@ class StatelessTransform(Transform):
 
     passes_times = True
 
+    def takes_columns(self, ordinal: int) -> bool:
+        return self.kind != "flat_map" and is_for_columns(self.fn)
+
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
         return ((self.reported_as, self.on_error),)
@@ -284,6 +297,9 @@ class FusedTransform(Transform):
     steps: Sequence[StatelessTransform]
 
     passes_times = True
+
+    def takes_columns(self, ordinal: int) -> bool:
+        return self.steps[0].takes_columns(ordinal)
 
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
@@ -357,9 +373,7 @@ class StatefulTransform(KeyedTransform):
     create: Callable[[], Any]
     fn: Callable[..., Any]
     ttl: int | None = None
-    drop_when: Callable[[Any], object] | None = None
     on_evict: Callable[..., Any] | None = None
-    on_end: Callable[..., Any] | None = None
 
     @property
     def watermark_step(self) -> int:
@@ -395,8 +409,7 @@ class HashJoinTransform(Transform):
     probe_key_fns: Sequence[KeyFn]
     build_key_fns: Sequence[KeyFn]
     to_output: Callable[..., Any] | None
-    are_inner: Sequence[bool]
-    """Of each of the other inputs: whether items without a match there are dropped."""
+    is_inner: bool
 
     bounded_hint = "the stages it is joined with are kept in memory, so they must be bounded"
 
@@ -585,6 +598,9 @@ class SinkTransform(Transform):
 
     def needs_items(self, ordinal: int) -> bool:
         return True
+
+    def takes_columns(self, ordinal: int) -> bool:
+        return isinstance(self.sink, Sink) and self.sink.takes_columns
 
     def wanted_parallelism(self, default: int, before: int) -> int:
         preferred = getattr(self.sink, "preferred_local_parallelism", 1)

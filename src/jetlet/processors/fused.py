@@ -31,7 +31,9 @@ from itertools import islice
 from types import CodeType, TracebackType
 from typing import Any
 
+from jetlet.columns.steps import ColumnSteps
 from jetlet.core.outbox import Ordinals
+from jetlet.core.table import Table
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.loop import compiled
 from jetlet.pipeline.functions import whole_item
@@ -274,36 +276,57 @@ def fuse(steps: Sequence[Step], *, takes_events: bool = False) -> tuple[FusedFun
 
 
 class FusedProcessor(BatchProcessor):
-    """Runs the compiled functions over each batch."""
+    """Runs the compiled functions over each batch.
+
+    The first steps, as far as they are expressions, are done over columns where a batch is stored
+    so. Then only the others are done to its items.
+    """
 
     traits = STATELESS
 
     def __init__(self, functions: Sequence[FusedFunction], data_ordinals: Ordinals = None) -> None:
         super().__init__(data_ordinals)
-        self._runs = [Run(self, function) for function in functions]
-        self._expands = any(step.kind == "flat_map" for step in functions[0].steps)
+        self._runs = self._runs_of(functions)
+        steps = [step for function in functions for step in function.steps]
+        self._columns = ColumnSteps([(step.kind, step.fn) for step in steps])
+        rest = steps[len(self._columns) :]
+        takes_events = functions[0].takes_events
+        self._rest = (
+            self._runs_of(fuse(rest, takes_events=takes_events)) if self._columns and rest else []
+        )
+        """What is done to items behind the columns."""
+
+    def _runs_of(self, functions: Sequence[FusedFunction]) -> list[Run]:
+        return [Run(self, function) for function in functions]
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        if not self._expands:
-            self.send(self._runs[0].apply(batch))
-        elif len(self._runs) == 1:
-            self._runs[0].send(batch)
+        runs = self._runs
+        if batch.__class__ is Table and self._columns:
+            table = self._columns.apply(batch)
+            if table is not None:
+                batch, runs = table, self._rest
+        if not runs:
+            self.send(batch)
+        elif not runs[0].expands:
+            self.send(runs[0].apply(batch))
+        elif len(runs) == 1:
+            runs[0].send(batch)
         else:
-            self.send_bit_by_bit(self._results(batch, 0))
+            self.send_bit_by_bit(self._results(batch, runs))
 
-    def _results(self, batch: Sequence[Any], index: int) -> Output:
-        """What comes of a batch behind the functions from this one on."""
-        results = self._runs[index].results(batch)
-        if index == len(self._runs) - 1:
+    def _results(self, batch: Sequence[Any], runs: Sequence[Run]) -> Output:
+        """What comes of a batch behind these functions."""
+        results = runs[0].results(batch)
+        if len(runs) == 1:
             return results
         return (
             each
             for part in results
-            for each in ((None,) if part is None else self._results(part, index + 1))
+            for each in ((None,) if part is None else self._results(part, runs[1:]))
         )
 
     def close(self) -> None:
-        for run in self._runs:
+        for run in (*self._runs, *self._rest):
             run.expansion.close()
 
 
@@ -315,7 +338,8 @@ class Run:
         self._function = function
         self._policies = [step.policy for step in function.steps]
         kinds = [step.kind for step in function.steps]
-        self._flat = kinds.index("flat_map") if "flat_map" in kinds else len(kinds) - 1
+        self.expands = "flat_map" in kinds
+        self._flat = kinds.index("flat_map") if self.expands else len(kinds) - 1
         self.expansion = Expansion(processor, self._policies[self._flat])
 
         has_tail = bool(function.steps[self._flat + 1 :])

@@ -22,10 +22,11 @@ from jetlet.connectors.files.input import (
 from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_choice, shortened
+from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.sink import OnError
-from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.source import BATCH_SIZE, TABLE_SIZE
 from jetlet.storage.file_systems import is_url, locate, without_credentials
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
     """
 
     kind = "parquet"
+    has_columns = True
 
     def __init__(
         self,
@@ -99,16 +101,27 @@ class ParquetSource(FileSource[dict[str, Any]]):
         return splits
 
     def read(self, split: RowGroups) -> Iterator[list[dict[str, Any]]]:
+        return self._read(split, BATCH_SIZE)
+
+    def read_columns(self, split: RowGroups) -> Iterator[Sequence[dict[str, Any]]]:
+        return self._read(split, TABLE_SIZE, in_columns=True)
+
+    def _read(self, split: RowGroups, size: int, *, in_columns: bool = False) -> Iterator[Any]:
         with self._open(split.location) as file:
-            for batch in self._batches(file, split):
+            for batch in self._batches(file, split, size):
                 if batch.num_rows:
                     wanted = batch if self._columns is None else batch.select(self._columns)
-                    try:
-                        items = wanted.to_pylist(maps_as_pydicts="strict")
-                    except Exception as error:
-                        yield from self._singly(wanted, split, error)
-                    else:
-                        yield items
+                    if in_columns and _is_readable(wanted):
+                        yield Table.of(wanted)
+                        continue
+                    for start in range(0, wanted.num_rows, BATCH_SIZE):
+                        part = wanted.slice(start, BATCH_SIZE)
+                        try:
+                            items = part.to_pylist(maps_as_pydicts="strict")
+                        except Exception as error:
+                            yield from self._singly(part, split, error)
+                        else:
+                            yield items
 
     def _singly(
         self, batch: pa.RecordBatch, split: RowGroups, error: Exception
@@ -128,7 +141,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
         if items:
             yield items
 
-    def _batches(self, file: Any, split: RowGroups) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: Any, split: RowGroups, size: int) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
         from pyarrow.fs import LocalFileSystem
@@ -138,7 +151,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
         if predicate is None:
             with pq.ParquetFile(file) as parquet:
                 yield from parquet.iter_batches(
-                    batch_size=BATCH_SIZE,
+                    batch_size=size,
                     row_groups=row_groups,
                     columns=self._columns,
                     use_threads=False,
@@ -150,7 +163,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
             row_groups=row_groups,
         )
         scanner = fragment.scanner(
-            columns=self._columns, filter=predicate, batch_size=BATCH_SIZE, use_threads=False
+            columns=self._columns, filter=predicate, batch_size=size, use_threads=False
         )
         yield from scanner.to_batches()
 
@@ -209,6 +222,7 @@ class ParquetSink(FileSink[Any]):
     """
 
     kind, extension = "parquet", ".parquet"
+    takes_columns = True
 
     def __init__(
         self,
@@ -254,11 +268,44 @@ class _ParquetEncoder:
         self._rows = 0
 
     def write(self, batch: Sequence[Any]) -> None:
+        columns = self._columns_of(batch) if batch.__class__ is Table else None
+        if columns is not None:
+            self._to_columns()
+            self._add(columns)
+            self._write_if_full()
+            return
         self._items += batch
         if len(self._items) >= ROWS_AT_ONCE:
             self._to_columns()
-            if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
-                self._write_row_group()
+            self._write_if_full()
+
+    def _write_if_full(self) -> None:
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
+            self._write_row_group()
+
+    def _columns_of(self, table: Any) -> pa.RecordBatch | None:
+        """What would come of the items of a table; ``None`` if these are to tell."""
+        import pyarrow as pa
+
+        form = table.form
+        if self._names is not None or not isinstance(form, Record) or table.times is not None:
+            return None
+        schema = self._schema
+        if schema is None:
+            kinds = [_kind_of_items(column.type) for column in table.columns.columns]
+            if self._items or None in kinds:
+                return None
+            schema = pa.schema(list(zip(form.names, kinds, strict=True)))
+        if tuple(schema.names) != form.names:
+            return None
+        try:
+            columns: pa.RecordBatch = table.columns.cast(schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        if self._schema is None or self._shape is None:
+            self._shape = RowShape(form.names, chosen=self._schema is not None)
+            self._schema = schema
+        return columns
 
     def close(self) -> None:
         self._to_columns()
@@ -295,7 +342,9 @@ class _ParquetEncoder:
             self._schema = pa.schema(
                 [(name, array.type) for name, array in zip(names, arrays, strict=True)]
             )
-        columns = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def _add(self, columns: pa.RecordBatch) -> None:
         self._columns.append(columns)
         self._bytes += columns.nbytes
         self._rows += columns.num_rows
@@ -328,6 +377,48 @@ class _ParquetEncoder:
         if names == ():
             raise BadRecordError(f"sinks.parquet: {shortened(first)} has no columns to write")
         return RowShape(names or ("value",))
+
+
+def _is_readable(batch: pa.RecordBatch) -> bool:
+    """True if each row is certain to become an item: then there is no need to try."""
+    from pyarrow import types
+
+    for column in batch.columns:
+        kind = column.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            try:
+                column.validate(full=True)
+            except Exception:
+                return False
+        elif not (
+            types.is_integer(kind)
+            or types.is_floating(kind)
+            or types.is_boolean(kind)
+            or types.is_binary(kind)
+            or types.is_decimal(kind)
+            or (types.is_timestamp(kind) and kind.unit != "ns")
+            or types.is_date32(kind)
+        ):
+            return False
+    return True
+
+
+def _kind_of_items(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the column that Arrow makes of the values of one; ``None`` if it depends."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_integer(kind) and kind != pa.uint64():
+        return pa.int64()
+    if types.is_floating(kind):
+        return pa.float64()
+    if types.is_string(kind) or types.is_large_string(kind):
+        return pa.string()
+    if types.is_timestamp(kind) and kind.unit == "us":
+        return kind
+    if types.is_boolean(kind) or types.is_date32(kind) or types.is_binary(kind):
+        return kind
+    return None
 
 
 def _require_arrow(what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jetlet.pipeline.transforms import SourceTransform, StreamSourceTransform
+from jetlet.planner.columns import wants_columns
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node
@@ -17,7 +18,14 @@ from jetlet.processors.time.event_time import EventTimePolicy
 def _lower_source(
     transform: SourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    dag.emit(node, dag.vertex(node, ReadSupplier(transform.source, sides.data, sides.policy)))
+    source = transform.source
+    supplier = ReadSupplier(
+        source,
+        sides.data,
+        sides.policy,
+        in_columns=source.has_columns and wants_columns(dag.graph, node),
+    )
+    dag.emit(node, dag.vertex(node, supplier))
 
 
 @lower.register

@@ -27,8 +27,11 @@ class ReadSupplier(SplitSupplier):
         source: BatchSource[Any],
         data_ordinals: Ordinals = None,
         policy: ErrorPolicy | None = None,
+        *,
+        in_columns: bool = False,
     ) -> None:
         self.source = source
+        self._in_columns = in_columns
         self.splits: Sequence[Any] = ()
         self._data_ordinals = data_ordinals
         self._policy = policy
@@ -37,7 +40,9 @@ class ReadSupplier(SplitSupplier):
         self.splits = self.source.splits(total_parallelism)
 
     def with_splits(self, splits: Sequence[Any]) -> ReadSupplier:
-        twin = ReadSupplier(self.source, self._data_ordinals, self._policy)
+        twin = ReadSupplier(
+            self.source, self._data_ordinals, self._policy, in_columns=self._in_columns
+        )
         twin.splits = splits
         return twin
 
@@ -47,7 +52,13 @@ class ReadSupplier(SplitSupplier):
         )
 
     def get(self) -> Processor:
-        return ReadProcessor(self.source, self.splits, self._data_ordinals, self._policy)
+        return ReadProcessor(
+            self.source,
+            self.splits,
+            self._data_ordinals,
+            self._policy,
+            in_columns=self._in_columns,
+        )
 
 
 class ReadProcessor(Processor):
@@ -66,9 +77,11 @@ class ReadProcessor(Processor):
         splits: Sequence[Any],
         data_ordinals: Ordinals = None,
         policy: ErrorPolicy | None = None,
+        *,
+        in_columns: bool = False,
     ) -> None:
         self.is_cooperative = not source.is_blocking
-        self._source = source
+        self._read = source.read_columns if in_columns else source.read
         self._splits = splits
         self._data_ordinals = data_ordinals
         self._policy = policy or ErrorPolicy(source.name)
@@ -119,7 +132,7 @@ class ReadProcessor(Processor):
         turn_end = self.context.clock.monotonic_ns() + TURN_NS
         while self._left:
             if self._batches is None:
-                self._batches = self._source.read(self._left[0].split)
+                self._batches = self._read(self._left[0].split)
                 self._skip = self._left[0].taken
             batch = next(self._batches, None)
             if batch is None:

@@ -1,0 +1,133 @@
+"""A pipeline gives the same whether its batches are lists or tables."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetlet import Pipeline, agg, col, it, record, sinks, sources, when
+from jetlet.errors import JobFailedError
+
+ROWS = [
+    {"id": i, "user": f"user{i % 7}", "price": i * 0.5, "quantity": i % 5, "note": None}
+    for i in range(5000)
+]
+
+
+def rows_of(items, build):
+    out = sinks.collect()
+    p = Pipeline("columns")
+    build(p.read_from(sources.items(items))).write_to(out)
+    p.run(on="embedded")
+    return out.items
+
+
+def both(build, rows=ROWS):
+    """What comes of the rows as a list, and of the same as a table."""
+    table = pa.Table.from_pylist(rows)
+    return rows_of(rows, build), rows_of(table, build)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.filter(col("id") % 3 == 0).map(record(user=col("user"), n=col("id") * 2)),
+        lambda s: s.map(col("price") * col("quantity")).filter(it > 10.0),
+        lambda s: s.filter(col("quantity") > 1).map(lambda row: row["user"]).filter(it != "user3"),
+        lambda s: s.map(lambda row: row["id"]).map(it + 1),
+        lambda s: s.map(when(col("quantity") == 0).then("none").otherwise(col("user"))),
+        lambda s: s.map(it),
+        lambda s: s.filter(col("note").is_null()).flat_map(lambda row: [row["id"]] * 2),
+        lambda s: s.rebalance(col("user")).map(col("id")),
+        lambda s: s.map(10 // col("quantity"), on_error="skip"),
+    ],
+)
+def test_tables_give_what_lists_give(build):
+    of_list, of_table = both(build)
+
+    assert sorted(map(repr, of_table)) == sorted(map(repr, of_list))
+    assert of_list
+
+
+def test_error_in_a_table_names_the_item_as_in_a_list():
+    messages = []
+    for items in (ROWS, pa.Table.from_pylist(ROWS)):
+        with pytest.raises(JobFailedError) as caught:
+            rows_of(items, lambda s: s.map(1 // (col("id") - 3000), name="divide"))
+        messages.append((caught.value.vertex, str(caught.value).split("\n")[0]))
+    assert messages[0] == messages[1]
+
+
+def test_dead_letters_of_a_table_are_those_of_a_list():
+    letters = []
+    for items in (ROWS, pa.Table.from_pylist(ROWS)):
+        bad = sinks.collect()
+        rows_of(items, lambda s, bad=bad: s.map(10 // col("quantity"), on_error=bad))
+        letters.append(sorted((letter.item["id"], letter.error) for letter in bad.items))
+    assert letters[0] == letters[1]
+    assert len(letters[0]) == 1000
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 400), st.integers(1, 50))
+def test_range_gives_its_numbers_however_it_is_stored(start, step):
+    numbers = range(start, 100_000, step)
+
+    found = rows_of(numbers, lambda s: s.map(it * 2).filter(it % 3 != 0))
+
+    assert found == [n * 2 for n in numbers if n * 2 % 3 != 0]
+
+
+def test_range_beyond_64_bits_stays_a_list():
+    numbers = range(2**64, 2**64 + 300)
+
+    assert rows_of(numbers, lambda s: s.filter(it > 2**64)) == list(numbers)[1:]
+
+
+def run_parquet(source, target, build):
+    p = Pipeline("files")
+    build(p.read_from(sources.parquet(source))).write_to(sinks.parquet(target))
+    p.run(on="embedded")
+    return pq.read_table(target)
+
+
+def test_columns_go_from_file_to_file_without_items(tmp_path):
+    table = pa.Table.from_pylist(ROWS).drop(["note"])
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
+    build = lambda s: s.filter(col("id") < 4000).map(
+        record(user=col("user"), cents=col("price") * 100, id=col("id"))
+    )
+    plain = lambda s: s.filter(lambda r: r["id"] < 4000).map(
+        lambda r: {"user": r["user"], "cents": r["price"] * 100, "id": r["id"]}
+    )
+
+    columns = run_parquet(tmp_path / "rows.parquet", tmp_path / "columns", build)
+    items = run_parquet(tmp_path / "rows.parquet", tmp_path / "items", plain)
+
+    assert columns.schema == items.schema
+    assert columns.sort_by("id") == items.sort_by("id")
+
+
+def test_types_of_columns_become_what_items_would_have_made_of_them(tmp_path):
+    small = pa.table({"n": pa.array([1, None] * 200, pa.int16()), "f": pa.array([0.5] * 400)})
+    pq.write_table(small, tmp_path / "small.parquet")
+
+    columns = run_parquet(tmp_path / "small.parquet", tmp_path / "columns", lambda s: s.map(it))
+    items = run_parquet(
+        tmp_path / "small.parquet", tmp_path / "items", lambda s: s.map(lambda row: row)
+    )
+
+    assert columns.equals(items)
+    assert columns.schema.field("n").type == pa.int64()
+
+
+def test_few_rows_take_the_path_of_items():
+    assert rows_of(pa.table({"n": [1, 2, 3]}), lambda s: s.map(col("n") + 1)) == [2, 3, 4]
+
+
+def test_global_sum_is_that_of_the_items():
+    of_list, of_table = both(lambda s: s.map(col("quantity")).aggregate(agg.summing()))
+    assert of_list == of_table == [sum(row["quantity"] for row in ROWS)]
