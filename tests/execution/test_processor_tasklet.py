@@ -42,7 +42,7 @@ def test_source_goes_from_complete_to_the_end(bench, scripted):
     assert source.tasklet.state is State.COMPLETE
     assert source.tasklet.call() is NO_PROGRESS
     assert source.tasklet.call() is NO_PROGRESS
-    assert source.run() == [State.COMPLETE, State.EMIT_DONE_ITEM, State.CLOSE, State.END]
+    assert source.run() == [State.COMPLETE, State.CLOSE, State.END]
     assert source.output() == [DONE]
     assert source.taken_log() == [("complete",)] * 3 + [("close",)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jetlet import EmbeddedEngine, Pipeline, sinks, sources
 from jetlet.execution.call_reports import SLOW_CALL_NS
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS, WAS_ALREADY_DONE
 from jetlet.execution.tasklet import Tasklet
@@ -315,3 +316,26 @@ def test_blocking_worker_reports_a_failure_and_ends(error):
     run_blocking(tasklet, execution)
     assert execution.failures == [(tasklet, error)]
     assert execution.over == [tasklet]
+
+
+@pytest.mark.parametrize("length", [10, 300])
+def test_the_end_passes_through_a_chain_in_a_few_turns(monkeypatch, length):
+    """However long the chain: else it would need turns of all of them for each of them."""
+    turns = []
+    run_pass = CooperativeWorker.run_pass
+
+    def counted(self, start):
+        made_progress = run_pass(self, start)
+        turns.append(made_progress)
+        return made_progress
+
+    monkeypatch.setattr(CooperativeWorker, "run_pass", counted)
+    p, out = Pipeline("chain"), sinks.collect()
+    stage = p.read_from(sources.items([1, 2, 3]))
+    for _ in range(length):
+        stage = stage.map_stateful(list, lambda state, item: item)
+    stage.write_to(out)
+    with EmbeddedEngine(workers=1) as engine:
+        engine.submit(p).join(60)
+    assert sum(turns) < 10
+    assert out.items == [1, 2, 3]

@@ -232,11 +232,12 @@ def test_thousands_of_stages_are_planned(step):
     assert p.to_dot()
 
 
-def test_thousands_of_stages_run():
+@pytest.mark.parametrize("step", [STEPS["not fused"], lambda stage, _: stage.map(abs)])
+def test_thousands_of_stages_run(step):
     p, out = Pipeline("long"), sinks.collect()
     stage = p.read_from(sources.items([1, 2]))
-    for _ in range(2000):
-        stage = stage.map(abs)
+    for number in range(2000):
+        stage = step(stage, number)
     stage.write_to(out)
 
     p.run(on="embedded")

@@ -40,6 +40,7 @@ _PROCESS_INBOX: Final = State.PROCESS_INBOX
 _COMPLETE_EDGE: Final = State.COMPLETE_EDGE
 _COMPLETE: Final = State.COMPLETE
 _END: Final = State.END
+_EMIT_DONE_ITEM: Final = State.EMIT_DONE_ITEM
 
 
 def run_at_once(action: Callable[[], None], then: Callable[[], None]) -> None:
@@ -115,6 +116,7 @@ class ProcessorTasklet(Tasklet):
         self._saved_id = self._snapshots.started_id
         self._finished_id = self._snapshots.finished_id
         self._has_try_process = type(processor).try_process is not Processor.try_process
+        self._has_complete_edge = type(processor).complete_edge is not Processor.complete_edge
         self._call_target_ns = call_target_ns
         """What the size of the inbox is adapted to."""
         self._limit = FIRST_INBOX if self.is_cooperative else MAX_INBOX
@@ -164,7 +166,13 @@ class ProcessorTasklet(Tasklet):
             self.metrics.blocked.stop()
         outbox.begin_call()
         self._made_progress = False
+        before = self._state
         self._step()
+        # The end of the input passes at once through who has nothing to do about it. Else a chain
+        # of stages would need several turns of all of them to end each of them.
+        while self._state is not before and self._passes_end(before):
+            before = self._state
+            self._step()
         if (outbox.is_blocked or outbox.has_buffered) and not outbox.flush():
             self._was_blocked = True
             self.metrics.blocked.start()
@@ -261,11 +269,20 @@ class ProcessorTasklet(Tasklet):
         elif self._state is State.WAITING_FOR_SNAPSHOT_COMPLETED:
             if self._finished_id < self._snapshots.finished_id:
                 self._move(State.SNAPSHOT_COMMIT_FINISH_FINAL)
-        elif self._state is State.EMIT_DONE_ITEM:
+        elif self._state is _EMIT_DONE_ITEM:
             if self.outbox.offer_special(DONE_ITEM):
                 self._move(State.CLOSE)
         elif self._state is State.CLOSE:
             self._close()
+
+    def _passes_end(self, before: State) -> bool:
+        """True if no callback has done work since that state, and it may go on in this call."""
+        if self._batch_size or self.outbox.made_progress:
+            return False
+        state = self._state
+        if state is _COMPLETE:
+            return before is _COMPLETE_EDGE and not self._has_complete_edge
+        return state is _COMPLETE_EDGE or (state is _EMIT_DONE_ITEM and before is _COMPLETE)
 
     def _move(self, state: State) -> None:
         self._made_progress = True
