@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from functools import wraps
@@ -41,7 +42,25 @@ def test_run_raises_what_the_job_failed_with():
         p.run(on="embedded")
 
 
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_dot_shows_as_many_processors_as_run(monkeypatch, has_gil):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    p = Pipeline("p")
+    p.read_from(sources.items(range(9))).map_batched(list, name="m").write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        job = engine.submit(p)
+        job.join(60)
+    ran = len(job.metrics()["m"].processors)
+    assert ran == (1 if has_gil else 3)
+    assert f'"m" [localParallelism={ran}]' in p.to_dot(on="embedded")
+    assert '"m" [localParallelism=1]' in p.to_dot(on="spark")
+    assert '"m" [localParallelism=2]' in p.to_dot(on="spark", default_parallelism=2)
+
+
 def test_unknown_engine_is_refused(pipeline):
+    with pytest.raises(InvalidArgumentError, match='"spark" or "embedded", not \'local\''):
+        pipeline.to_dot(on="local")
     with pytest.raises(InvalidArgumentError, match='"spark" or "embedded", not \'local\''):
         pipeline.run(on="local")
 

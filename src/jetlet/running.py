@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
+from jetlet.execution.execution_service import default_worker_count
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
 from jetlet.jobs.job import Job
@@ -58,6 +59,15 @@ def run(
             job.cancel()
             raise
         return job
+
+
+def parallelism_on(on: str) -> int:
+    """Processors per vertex, in each process, that an engine has where nothing says how many."""
+    if on == "embedded":
+        return default_worker_count()
+    if on == "spark":
+        return SPARK_PARALLELISM
+    raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
 
 
 def planned_for_spark(what: DAG | Plannable) -> DAG:

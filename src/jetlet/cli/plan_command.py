@@ -47,7 +47,8 @@ HOW = {
     "--parallelism",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processors per vertex where a stage does not say; by default one per core.",
+    help="Processors per vertex where a stage does not say; by default as many as --on has, or "
+    "without that one per core.",
 )
 @click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
 @click.pass_context
@@ -101,12 +102,11 @@ def plan(
 
 def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None) -> str:
     from jetlet.errors import PlanningError
-    from jetlet.execution.execution_service import default_worker_count
-    from jetlet.jobs.engine import SPARK_PARALLELISM, dag_of
+    from jetlet.jobs.engine import dag_of
+    from jetlet.running import parallelism_on
 
     if parallelism is None:
-        cores = default_worker_count() if on == "embedded" else os.cpu_count() or 1
-        parallelism = SPARK_PARALLELISM if on == "spark" else cores
+        parallelism = (os.cpu_count() or 1) if on is None else parallelism_on(on)
     try:
         dag = dag_of(what, parallelism)
         if format_ == "dot":

@@ -102,10 +102,19 @@ class Pipeline:
 
         return plan(self, default_parallelism=default_parallelism)
 
-    def to_dot(self, *, default_parallelism: int | None = None) -> str:
-        """The Core DAG in the DOT language of Graphviz."""
+    def to_dot(self, *, on: str | None = None, default_parallelism: int | None = None) -> str:
+        """The Core DAG in the DOT language of Graphviz.
+
+        By default it is laid out for all cores. With ``on="embedded"`` or ``on="spark"`` it has as
+        many processors in each process as run there.
+        """
         from jetlet.planner.planner import to_dot
 
+        if on is not None:
+            from jetlet.running import parallelism_on
+
+            parallelism = parallelism_on(on)
+            default_parallelism = default_parallelism or parallelism
         return to_dot(self, default_parallelism=default_parallelism)
 
     def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
