@@ -285,7 +285,7 @@ def running(jobs):
     process = start(jobs, "clicks", *EXACTLY)
     yield jobs.directory / "state" / "jobs" / "clicks" / "control.sock"
     process.terminate()
-    assert process.wait(PROMPT) == 143
+    assert process.wait(PROMPT) == 0
 
 
 def test_the_socket_is_for_its_owner_only(running):

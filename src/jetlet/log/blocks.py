@@ -25,8 +25,9 @@ from zlib import crc32
 
 from jetlet.core.arguments import shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError
+from jetlet.log import plain
 
-Serializer = Literal["pickle", "json", "bytes"]
+Serializer = Literal["plain", "pickle", "json", "bytes"]
 
 NO_TIMESTAMP: Final = -(1 << 63)
 """Stands for a missing timestamp; it is less than any other."""
@@ -37,7 +38,8 @@ MAX_PAYLOAD: Final = 1 << 20
 MAX_RECORD: Final = (1 << 31) - 1
 
 SEAL: Final = 0
-_KINDS: Final[dict[str, int]] = {"pickle": 1, "json": 2, "bytes": 3}
+_KINDS: Final[dict[str, int]] = {"plain": 1, "pickle": 1, "json": 2, "bytes": 3}
+"""Plain values are pickled, too; who reads a log says which of the two is to be believed."""
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 
 _MAGIC: Final = b"JLF\x01"
@@ -181,6 +183,8 @@ def _encode_batch(
 
 def _serialize(batch: Sequence[Any], serializer: Serializer) -> bytes:
     try:
+        if serializer == "plain":
+            return plain.dumps(batch if type(batch) is list else list(batch))
         if serializer == "pickle":
             return pickle.dumps(batch if type(batch) is list else list(batch), 5)
         if serializer == "json":
@@ -204,6 +208,8 @@ def _refused(batch: Sequence[Any], serializer: Serializer, error: Exception) -> 
                 item = each
                 break
     advice = {
+        "plain": "turn it into numbers, texts, tuples, lists and dicts, or open the log with "
+        "serializer='pickle', here and where it is read",
         "pickle": "write items of classes that other processes can import",
         "json": "turn it into dicts, lists, strings and numbers, or make the log with "
         "serializer='pickle'",
@@ -304,6 +310,8 @@ def timestamps_of(block: Block, data: bytes) -> Sequence[int]:
 def _deserialize(
     data: bytes, start: int, end: int, count: int, serializer: Serializer
 ) -> list[Any]:
+    if serializer == "plain":
+        return plain.loads(memoryview(data)[start:end])  # type: ignore[no-any-return]
     if serializer == "pickle":
         return pickle.loads(memoryview(data)[start:end])  # type: ignore[no-any-return]
     if serializer == "json":

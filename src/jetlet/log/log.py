@@ -143,10 +143,12 @@ class Log:
     and each call's records of one partition stay together. A ``Log`` appends from any thread;
     reading is for one thread at a time.
 
-    :param serializer: how records are stored. ``"pickle"`` takes any Python object; as with any
-        pickle, only open a log that you trust. ``"json"`` takes what JSON has (and gives lists for
-        tuples), ``"bytes"`` takes bytes; both are safe to open whoever wrote them, if you name the
-        serializer when you do.
+    :param serializer: how records are stored. By default they are ``"plain"`` values: numbers,
+        texts, bytes, tuples, lists, dicts, sets, dates and times, decimals, and results of windows.
+        ``"json"`` takes what JSON has (and gives lists for tuples), ``"bytes"`` takes bytes. All
+        these are safe to read, whoever wrote them. ``"pickle"`` takes any Python object; as with
+        any pickle, only open a log so whose writers you trust. What was pickled and is plain can be
+        read by default, too.
     :param fsync: when to wait for the disk. By default never: what was appended survives the end
         of the process, but not a power failure. ``"batch"`` waits with every append; a duration,
         with the first append after so long, and when the log is closed.
@@ -405,15 +407,19 @@ def _settings(what: str, options: LogOptions) -> tuple[int, Serializer]:
             f"{what}({directory!r}): the log has format {found['format']}, and this version of "
             f"jetlet knows {FORMAT}; update jetlet"
         )
-    partitions, serializer = found["partitions"], found["serializer"]
+    partitions, made_with = found["partitions"], found["serializer"]
     if options.partitions not in (None, partitions):
         raise InvalidArgumentError(
             f"{what}({directory!r}): the log has {partitions} partitions, not "
             f"{options.partitions}; leave partitions out, or make another log"
         )
+    # Whoever could write the log could write its settings: they do not decide what is believed.
+    serializer: Serializer = "plain" if made_with == "pickle" else made_with
+    if options.serializer == "pickle" and serializer == "plain":
+        serializer = options.serializer
     if options.serializer not in (None, serializer):
         raise InvalidArgumentError(
-            f"{what}({directory!r}): the log was made with serializer={serializer!r}, not "
+            f"{what}({directory!r}): the log was made with serializer={made_with!r}, not "
             f"{options.serializer!r}; leave serializer out, or make another log"
         )
     return partitions, serializer
@@ -454,7 +460,7 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
         settings = {
             "format": FORMAT,
             "partitions": partitions,
-            "serializer": options.serializer or "pickle",
+            "serializer": options.serializer or "plain",
         }
         # The settings come last and at once: with them, the log is there.
         content = json.dumps(settings) + "\n"

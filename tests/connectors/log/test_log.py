@@ -809,13 +809,13 @@ class TestSource:
 
     @pytest.mark.parametrize("on_error", ["fail", "skip", "sink"])
     def test_records_that_cannot_be_decoded(self, directory, on_error):
-        with Log(directory, partitions=1) as log:
+        with Log(directory, partitions=1, serializer="pickle") as log:
             for batch in (["a"], [Undecodable()], ["b", "c"], [Undecodable(), "d"]):
                 log.append(batch, timestamps=1)
         letters, out = sinks.collect(), sinks.collect()
         p = Pipeline("bad")
         policy = letters if on_error == "sink" else on_error
-        source = sources.log(directory, on_error=policy, name="read")
+        source = sources.log(directory, on_error=policy, name="read", serializer="pickle")
         p.read_from(source).with_native_timestamps().write_to(out)
         with EmbeddedEngine() as engine:
             job = engine.submit(p)
@@ -836,10 +836,10 @@ class TestSource:
             assert all("cannot be decoded here" in each.error for each in letters.items)
 
     def test_records_that_cannot_be_decoded_are_behind_what_was_saved(self, directory):
-        with Log(directory, partitions=1) as log:
+        with Log(directory, partitions=1, serializer="pickle") as log:
             for batch in (["a"], [Undecodable()], ["b"]):
                 log.append(batch, timestamps=1)
-        source = sources.log(directory, on_error="skip")
+        source = sources.log(directory, on_error="skip", serializer="pickle")
         rejected, items, positions = [], [], [None]
         for _ in range(20):
             reader = self.open(source)

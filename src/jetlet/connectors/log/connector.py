@@ -53,9 +53,9 @@ class LogSource(StreamSource[Any]):
     :class:`~jetlet.DeadLetter` whose ``item`` has their first ``offset``, and their bytes as
     ``raw``.
 
-    There must be a log, unless ``partitions`` says how many one is to have that is made now. A log
-    that others write to should be opened with its ``serializer``: what is pickled is then refused
-    rather than run.
+    There must be a log, unless ``partitions`` says how many one is to have that is made now. By
+    default records are plain values; objects of classes take ``serializer="pickle"``, here and
+    where they are written: say it if you trust all who can write to the log.
     """
 
     has_native_timestamps = True

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jetlet.log.blocks import Serializer
 from jetlet.tasks.systems.kafka_system import KafkaSystem
 from jetlet.tasks.systems.log_system import LogSystem
 from jetlet.tasks.systems.memory_system import InMemorySystem
@@ -29,7 +30,11 @@ def in_memory() -> InMemorySystem:
 
 
 def log(
-    directory: str | os.PathLike[str], *, keyed: bool = False, fsync: bool = False
+    directory: str | os.PathLike[str],
+    *,
+    keyed: bool = False,
+    fsync: bool = False,
+    serializer: Serializer | None = None,
 ) -> LogSystem:
     """Embedded logs: each stream is a log in the directory, made by whoever writes to it first.
 
@@ -37,8 +42,9 @@ def log(
         a key only says which partition a message goes to.
     :param fsync: a commit waits for the disk, to survive a power failure as well as the end of the
         process.
+    :param serializer: how messages are stored, as that of :class:`jetlet.log.Log`.
     """
-    return LogSystem(directory, keyed=keyed, fsync=fsync)
+    return LogSystem(directory, keyed=keyed, fsync=fsync, serializer=serializer)
 
 
 def kafka(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
+from jetlet.log.blocks import Serializer, check_serializer
 from jetlet.log.log import Log, LogOptions
 from jetlet.log.reader import PartitionReader, end_offset, offset_at
 from jetlet.log.segments import partition_directory
@@ -40,12 +41,19 @@ class LogSystem(System):
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, keyed: bool = False, fsync: bool = False
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keyed: bool = False,
+        fsync: bool = False,
+        serializer: Serializer | None = None,
     ) -> None:
         # Checked, and made absolute: containers may have another working directory.
         self._directory = LogOptions.of("systems.log", directory).directory
         self._keyed = keyed
         self._fsync = fsync
+        check_serializer("systems.log", serializer)
+        self._serializer = serializer
 
     def partition_count(self, stream: str) -> int:
         try:
@@ -73,7 +81,11 @@ class LogSystem(System):
     def prepare_output(self, stream: str, partitions: int | None, default: int) -> None:
         path = self._path(stream)
         options = LogOptions.of(
-            "systems.log", path, partitions=partitions, default_partitions=default
+            "systems.log",
+            path,
+            partitions=partitions,
+            default_partitions=default,
+            serializer=self._serializer,
         )
         Log.with_options("systems.log", options).close()
 
@@ -84,7 +96,9 @@ class LogSystem(System):
         return LogProducer(self, keyed=self._keyed, fsync=self._fsync)
 
     def _open(self, stream: str) -> Log:
-        return Log.with_options("systems.log", LogOptions.of("systems.log", self._path(stream)))
+        path = self._path(stream)
+        options = LogOptions.of("systems.log", path, serializer=self._serializer)
+        return Log.with_options("systems.log", options)
 
     def _path(self, stream: str) -> str:
         if stream in (".", "..") or "/" in stream:
