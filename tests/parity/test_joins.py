@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jetlet import JoinClause, Pipeline, sinks, sources, whole_item, windows
 
 ORDERS = [(i, i % 9, i % 4) for i in range(600)]
@@ -64,9 +66,11 @@ def test_hash_joins_with_three_sides(engine):
         JoinClause(products, lambda o: o[2], lambda c: c[0]),
         JoinClause(evens, lambda o: o[0], whole_item),
     ]
-    outer, inner, output = sinks.collect(), sinks.collect(), sinks.collect()
+    outer, inner, output, mixed = (sinks.collect(name=str(i)) for i in range(4))
     orders.hash_join(*sides).write_to(outer)
     orders.inner_hash_join(*sides).write_to(inner)
+    by_products = replace(sides[1], inner=True)
+    orders.hash_join(sides[0], by_products, replace(sides[2], inner=False)).write_to(mixed)
     orders.hash_join(*sides, to_output=lambda o, *found: found.count(None)).write_to(output)
 
     engine.run(p)
@@ -80,6 +84,7 @@ def test_hash_joins_with_three_sides(engine):
     assert bag(outer.items) == bag(expected)
     assert bag(inner.items) == bag(row for row in expected if None not in row)
     assert bag(output.items) == bag(row.count(None) for row in expected)
+    assert bag(mixed.items) == bag(row for row in expected if row[2] is not None)
 
 
 def test_merge(engine):

@@ -86,6 +86,42 @@ def test_a_state_per_key(engine):
     }
 
 
+def boxed(box, *key_and_item):
+    return box.add(1)
+
+
+def rest(box, *key):
+    return ("rest", *key, box.value)
+
+
+def test_states_that_are_dropped_and_what_is_left_at_the_end(engine):
+    p = Pipeline("ends")
+    numbers = p.read_from(sources.items(NUMBERS))
+    keyed = numbers.grouping_key(lambda x: x % 7)
+    out = collectors("map filter flat all nobody")
+    ends = {"drop_when": lambda box: box.value == 5, "on_end": rest}
+    keyed.map_stateful(Box, boxed, **ends).write_to(out["map"])
+    keyed.filter_stateful(Box, every_third, **ends).write_to(out["filter"])
+    keyed.flat_map_stateful(
+        Box, lambda box, key, x: iter([boxed(box)] * 2), **ends, local_parallelism=2
+    ).write_to(out["flat"])
+    numbers.map_stateful(Box, boxed, drop_when=lambda box: box.value == 7, on_end=rest).write_to(
+        out["all"]
+    )
+    numbers.filter(lambda x: False).map_stateful(Box, boxed, on_end=rest).write_to(out["nobody"])
+
+    engine.run(p)
+
+    groups = {key: [x for x in NUMBERS if x % 7 == key] for key in range(7)}
+    counts = [n % 5 + 1 for items in groups.values() for n in range(len(items))]
+    rests = [("rest", key, len(items) % 5) for key, items in groups.items() if len(items) % 5]
+    assert bag(out["map"].items) == bag([*counts, *rests])
+    assert bag(out["flat"].items) == bag([*counts, *counts, *(y for each in rests for y in each)])
+    assert len(out["filter"].items) == counts.count(3) + len(rests)
+    assert bag(out["all"].items) == bag([*(n % 7 + 1 for n in range(1200)), ("rest", 1200 % 7)])
+    assert out["nobody"].items == []
+
+
 def test_distinct_items_and_keys(engine):
     p = Pipeline("distinct")
     numbers = p.read_from(sources.items(NUMBERS))

@@ -76,6 +76,26 @@ class TestTimeToLive:
         assert EXPIRING[method](keyed, ttl=1).has_timestamps
 
 
+@pytest.mark.parametrize("method", ["map_stateful", "filter_stateful", "flat_map_stateful"])
+class TestTheEndOfAState:
+    def test_it_is_said_by_functions(self, numbers, method):
+        for stage in (numbers, numbers.grouping_key(abs)):
+            transform = EXPIRING[method](stage, drop_when=bool, on_end=print)._transform
+            assert (transform.drop_when, transform.on_end) == (bool, print)
+            with pytest.raises(InvalidArgumentError, match="a function of the state as drop_when"):
+                EXPIRING[method](stage, drop_when=5)
+            with pytest.raises(InvalidArgumentError, match="of state and key, as on_end"):
+                EXPIRING[method](stage, on_end="sum")
+
+    def test_it_is_told_once_and_at_a_time(self, timed, keyed, method):
+        assert EXPIRING[method](keyed, drop_when=bool, ttl=1)._transform.drop_when is bool
+        with pytest.raises(InvalidArgumentError, match=r"on_evict.* at the end of the input, too"):
+            EXPIRING[method](keyed, ttl=1, on_end=print)
+        for stage in (timed, keyed):
+            with pytest.raises(InvalidArgumentError, match="what on_end returns would have no ti"):
+                EXPIRING[method](stage, on_end=print)
+
+
 class TestIntervalJoin:
     def test_bounds_are_durations_on_either_side(self, keyed):
         late = sinks.collect()

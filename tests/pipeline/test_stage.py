@@ -175,6 +175,7 @@ def test_stage_with_one_processor_refuses_more(stage, name):
         (lambda s: s.inner_hash_join(s, 5, str), ".inner_hash_join(stage, lambda item"),
         (lambda s: s.hash_join(s, str, str, to_output=1), "to_output=lambda item, match"),
         (lambda s: s.hash_join(JoinClause([], str, str)), "hash_join takes stages"),
+        (lambda s: s.hash_join(JoinClause(s, str, str, inner="yes")), "inner of a JoinClause is"),
         (lambda s: s.sort("name"), "key=lambda item: ..."),
         (lambda s: s.sort(memory_limit=0), "memory_limit"),
         (lambda s: s.take(0), "take: n must be"),
@@ -296,14 +297,14 @@ class TestTransforms:
         for made in (short, long):
             assert made.inputs == [stage._transform, other._transform]
             assert (made.probe_key_fns, made.build_key_fns) == ([abs], [len])
-            assert not made.is_inner
+            assert made.are_inner == [False]
 
     def test_three_clauses_are_three_sides(self, stage):
         clauses = [JoinClause(stage.map(str), abs, len) for _ in range(3)]
         stage.inner_hash_join(*clauses)
 
         assert len(last(stage).inputs) == 4
-        assert last(stage).is_inner
+        assert last(stage).are_inner == [True, True, True]
 
     def test_co_aggregation_written_in_either_way(self, stage):
         other = stage.map(str)

@@ -38,9 +38,9 @@ def nested_loops(probe, builds, probe_keys, build_keys, inner):
     out = []
     for item in probe:
         sides = []
-        for build, probe_key, build_key in zip(builds, probe_keys, build_keys, strict=True):
-            matches = [b for b in build if build_key(b) == probe_key(item)]
-            sides.append(matches or ([] if inner else [None]))
+        for build, *keys, is_inner in zip(builds, probe_keys, build_keys, inner, strict=True):
+            matches = [b for b in build if keys[1](b) == keys[0](item)]
+            sides.append(matches or ([] if is_inner else [None]))
         out += [(item, *row) for row in product(*sides)]
     return out
 
@@ -212,7 +212,7 @@ rows = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 100)), max_size=12)
 @given(
     probe=st.lists(st.integers(0, 8), max_size=12),
     builds=st.lists(rows, min_size=1, max_size=3),
-    inner=st.booleans(),
+    inner=st.lists(st.booleans(), min_size=3, max_size=3),
     action=st.sampled_from(["fail", "skip"]),
     is_unique=st.booleans(),
 )
@@ -221,6 +221,7 @@ def test_results_are_those_of_nested_loops(probe, builds, inner, action, is_uniq
         builds = [list(dict(build).items()) for build in builds]
     probe_keys = [whole_item, lambda item: item // 2, lambda item: 8 - item][: len(builds)]
     build_keys = [entry_key] * len(builds)
+    inner = inner[: len(builds)]
     verify_processor(
         partial(
             HashJoinProcessor,
@@ -336,6 +337,8 @@ def test_an_item_of_the_build_side_is_rejected_by_one_processor_only():
 def test_functions_that_do_not_match_are_refused():
     with pytest.raises(InvalidArgumentError, match="2 build_key_fns, 1 probe_key_fns"):
         HashJoinProcessor([whole_item, whole_item], [whole_item])
+    with pytest.raises(InvalidArgumentError, match="2 of inner"):
+        HashJoinProcessor([whole_item], [whole_item], inner=[True, False])
     with pytest.raises(InvalidArgumentError):
         HashJoinProcessor([], [])
 

@@ -286,6 +286,102 @@ def test_dead_letters_leave_by_their_edge(key_fn):
         )
 
 
+# --- The end of a state -------------------------------------------------------------------------
+
+
+def is_full(state):
+    return len(state) == 3
+
+
+def grouped(state, *args):
+    state.append(args[-1])
+    return tuple(state)
+
+
+def is_third(state, *args):
+    return len(grouped(state, *args)) == 3
+
+
+def echoed(state, *args):
+    """One by one, and the state is only complete with the last of them."""
+    for _ in range(args[-1] % 3):
+        yield args[-1]
+    grouped(state, *args)
+
+
+def echoed_at_hand(state, *args):
+    return list(echoed(state, *args))
+
+
+def left(state, *key):
+    return ("left", *key, *state)
+
+
+def left_if_odd(state, *key):
+    return left(state, *key) if len(state) % 2 else None
+
+
+@given(
+    items=st.lists(st.integers(0, 9), max_size=30),
+    kind=st.sampled_from([MAP, FILTER, FLAT_MAP, "at hand"]),
+    is_keyed=st.booleans(),
+    takes_events=st.booleans(),
+    action=st.sampled_from(["fail", "skip"]),
+)
+def test_a_state_is_dropped_when_it_says_so(items, kind, is_keyed, takes_events, action):
+    fn = {MAP: grouped, FILTER: is_third, FLAT_MAP: echoed, "at hand": echoed_at_hand}[kind]
+    kind = FLAT_MAP if kind == "at hand" else kind
+    states, expected = defaultdict(list), []
+    for time, item in enumerate(items):
+        key = parity(item) if is_keyed else None
+        made = fn(states[key], item)
+        results = made if kind == FLAT_MAP else [made] if kind == MAP else [item] * made
+        expected += [(time, each) if takes_events else each for each in results]
+        if is_full(states[key]):
+            del states[key]
+    on_end = None
+    if not takes_events:
+        on_end = {MAP: left_if_odd, FILTER: left_if_odd, FLAT_MAP: left}[kind]
+        for key, state in states.items():
+            words = on_end(state, key) if is_keyed else on_end(state)
+            expected += words if kind == FLAT_MAP else [words] * (words is not None)
+    verify_processor(
+        partial(
+            StatefulProcessor,
+            kind,
+            list,
+            fn,
+            parity if is_keyed else None,
+            drop_when=is_full,
+            on_end=on_end,
+            policy=ErrorPolicy("step", action, takes_events=takes_events),
+        ),
+        input=list(enumerate(items)) if takes_events else items,
+        expect_output=expected,
+        order_matters=False,  # that of the states at the end is another one after a restore
+    )
+
+
+def test_without_input_there_is_no_state_to_end():
+    verify_processor(
+        partial(StatefulProcessor, MAP, list, count, on_end=left), input=[], expect_output=[]
+    )
+
+
+def test_a_failing_end_names_the_key():
+    supplier = partial(
+        StatefulProcessor, MAP, list, count_by_key, parity, on_end=lambda state, key: 1 / 0
+    )
+    with pytest.raises(ItemFailedError) as raised:
+        verify_processor(supplier, input=[5], expect_output=[(1, 1, 5)])
+    assert raised.value.item == 1
+    verify_processor(
+        partial(supplier, policy=ErrorPolicy("step", "skip")),
+        input=[5, 7],
+        expect_output=[(1, 1, 5), (1, 2, 7)],
+    )
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(InvalidArgumentError, match="reduce"):
         StatefulProcessor("reduce", list, count)

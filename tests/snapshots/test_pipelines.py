@@ -138,6 +138,12 @@ BOUNDED = {
     "map": lambda p, stage: stage.map(lambda item: item + 1),
     "distinct": lambda p, stage: stage.map(lambda item: item % 997).distinct(),
     "map-stateful": lambda p, stage: stage.grouping_key(modulo).map_stateful(list, count_up),
+    "map-stateful that ends": lambda p, stage: stage.grouping_key(modulo).map_stateful(
+        list,
+        count_up,
+        drop_when=lambda state: len(state) == 9,
+        on_end=lambda state, key: (key, -len(state)),
+    ),
     "rolling": lambda p, stage: stage.grouping_key(modulo).rolling_aggregate(agg.counting()),
     "aggregate": lambda p, stage: stage.grouping_key(modulo).aggregate(agg.summing()),
     "aggregate-all": lambda p, stage: stage.aggregate(agg.averaging()),
@@ -172,7 +178,11 @@ TIMED = {
         stage.grouping_key(key_of).window(windows.session(60)).aggregate(SUM)
     ),
     "map-stateful with ttl": lambda p, stage: stage.grouping_key(key_of).map_stateful(
-        list, count_up, ttl=COUNT // 4, on_evict=lambda state, key, time: (key, -len(state))
+        list,
+        count_up,
+        drop_when=lambda state: len(state) == 9,
+        ttl=COUNT // 4,
+        on_evict=lambda state, key, time: (key, -len(state)),
     ),
     "interval-join": lambda p, stage: stage.grouping_key(key_of).interval_join(
         events(p).grouping_key(key_of), -20, 20

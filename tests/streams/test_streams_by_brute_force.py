@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from math import gcd
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -233,6 +234,9 @@ WINDOWS = st.one_of(
         st.sampled_from([10, 250, 1000, 1100]),
         st.integers(2, 5),
     ),
+    st.builds(
+        windows.sliding, st.sampled_from([700, 1500, 2500]), st.sampled_from([400, 1000, 3000])
+    ),
     st.builds(windows.session, st.sampled_from([1, 300, 1500, 20_000])),
 )
 
@@ -240,22 +244,37 @@ WINDOWS = st.one_of(
 def windowed(case, window):
     """The events of each stream that are in time for a window."""
     is_session = isinstance(window, SessionWindow)
-    needed = min(100, max(1, window.gap // 100)) if is_session else window.slide
+    needed = min(100, max(1, window.gap // 100)) if is_session else frame_of(window)
     in_time = [[] for _ in case.partitions]
     for step in simulate(case, needed):
         if not isinstance(step, int):
             stream, time, item, watermark = step
-            if watermark <= time if is_session else watermark < window.frame_end(time):
+            if is_session:
+                is_in_time = watermark <= time
+            else:
+                frame = frame_of(window)
+                # What belongs to no window cannot be late.
+                is_in_time = not window_bounds(window, [time])
+                is_in_time |= watermark < time - time % frame + frame
+            if is_in_time:
                 in_time[stream].append((time, item))
     return in_time
+
+
+def frame_of(window):
+    """What is complete is complete in steps of this."""
+    return gcd(window.size, window.slide)
 
 
 def window_bounds(window, times):
     """All windows that have any of the times."""
     if isinstance(window, SlidingWindow):
-        firsts = {window.frame_end(time) for time in times}
-        ends = {e + i for e in firsts for i in range(0, window.size, window.slide)}
-        return [(end - window.size, end) for end in ends]
+        starts = {
+            start
+            for time in times
+            for start in range(time - time % window.slide, time - window.size, -window.slide)
+        }
+        return [(start, start + window.size) for start in starts]
     bounds = []
     for time in sorted(times):
         if bounds and time <= bounds[-1][1]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -27,7 +27,13 @@ from jetlet.cli.progress_display import (
 )
 from jetlet.cli.settings import PREFIX, is_from_outside, with_project
 from jetlet.cli.signals import Stopped, StopSignals
-from jetlet.cli.snapshot_options import in_flags, snapshot_options, snapshot_settings
+from jetlet.cli.snapshot_options import (
+    check_restart,
+    in_flags,
+    snapshot_options,
+    snapshot_settings,
+)
+from jetlet.cli.stopping import GRACE, Stop
 from jetlet.core.dag import DAG
 from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
@@ -125,6 +131,14 @@ class _Run(TakesArguments):
     help="Where to serve them; by default to this machine alone.",
 )
 @click.option(
+    "--grace",
+    type=click.FloatRange(min=0.0),
+    default=GRACE,
+    show_default=True,
+    metavar="SECONDS",
+    help="After SIGTERM: how long the job may take to stop with a snapshot.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     help="Log records to show; by default warnings.",
@@ -143,6 +157,7 @@ def run(
     interval: float,
     metrics_port: int | None,
     metrics_host: str,
+    grace: float,
     log_level: str | None,
     traceback: bool,
     **engine_options: Any,
@@ -158,7 +173,8 @@ def run(
     terminal progress is a table, elsewhere a line now and then, in JSON if the pipeline reads a
     stream. The exit code is 0 if the job completed, 1 if it failed, 2 if something is wrong with
     the command or the pipeline, 130 after Ctrl-C or 'jetlet cancel', which cancel the job. A second
-    Ctrl-C ends at once.
+    Ctrl-C ends at once. After SIGTERM a job with snapshots stops with one, and tasks when what they
+    have read is done; the exit code is then 0, and the next run goes on from there.
 
     With --guarantee the job takes snapshots, and goes on from the last one after a failure; and so
     does the next 'jetlet run' with the same --snapshot-dir, however this one has ended, unless it
@@ -180,16 +196,20 @@ def run(
       jetlet run clicks.py --guarantee exactly-once --snapshot-dir state
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     with StopSignals() as signals, ExitStack() as resources:
-        runner = _Runner(signals, quiet=quiet, interval=interval, whole_traceback=traceback)
+        runner = _Runner(
+            signals, quiet=quiet, interval=interval, whole_traceback=traceback, grace=grace
+        )
         try:
             if metrics_port is not None:
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target, pairs, arguments_behind(ctx))
             what = _planned(loaded, on)
             is_batch = _is_batch_on_spark(what, on, streaming)
+            restart_from = engine_options.get("restart_from")
             settings = snapshot_settings(engine_options, loaded.what, is_batch_on_spark=is_batch)
             options = _options(ctx, on, engine_options, is_batch_on_spark=is_batch)
             config = JobConfig(default_parallelism=parallelism, streaming=streaming, **settings)
+            check_restart(restart_from, config, loaded.what.name)
             if not is_batch and os.name == "posix":
                 from jetlet.cli.control_server import ControlServer
 
@@ -292,9 +312,17 @@ class _Runner:
     """Runs one job, from making the engine to saying how it ended."""
 
     def __init__(
-        self, signals: StopSignals, *, quiet: bool, interval: float, whole_traceback: bool
+        self,
+        signals: StopSignals,
+        *,
+        quiet: bool,
+        interval: float,
+        whole_traceback: bool,
+        grace: float,
     ) -> None:
         self._signals = signals
+        self._grace = grace
+        self._stop: Stop | None = None
         self._quiet = quiet
         self._interval = interval
         self.metrics: MetricsServer | None = None
@@ -354,19 +382,17 @@ class _Runner:
         return Console(file=sys.stderr).status(f"starting {on}")
 
     def _wait(self, job: Job, progress: Progress) -> None:
-        """Watch the job to its end; cancel it if a signal comes."""
-        cancelled_at: float | None = None
+        """Watch the job to its end; stop it if a signal comes."""
         has_told = False
         while not _has_ended(job, REFRESH_PERIOD):
-            if self._signals.signum is not None and cancelled_at is None:
-                cancelled_at = time.monotonic()
-                # Not here: it returns only when the job has ended.
-                threading.Thread(target=job.cancel, name="jetlet-cancel", daemon=True).start()
-            if cancelled_at is None:
+            if self._signals.signum is not None and self._stop is None:
+                grace = self._grace if self._signals.signum == signal.SIGTERM else 0.0
+                self._stop = Stop(job, grace)
+            if self._stop is None:
                 progress.show(job.status.value)
                 continue
-            progress.show("cancelling")
-            if not has_told and time.monotonic() - cancelled_at > PATIENCE:
+            progress.show(self._stop.tick())
+            if not has_told and self._stop.cancelled_for() > PATIENCE:
                 _say("waiting for calls under way to return; Ctrl-C again ends at once")
                 has_told = True
 
@@ -374,11 +400,17 @@ class _Runner:
         """Say how the job ended, and return the exit code."""
         error = job.error
         elapsed = seconds(view.elapsed)
+        stop = self._stop
+        if stop is not None and stop.is_orderly:
+            _say(f"{job.name} stopped after {elapsed}, to go on from there: {view.summary()}")
+            return 0
         if error is None:
             if not self._quiet:
                 _say(f"{job.name} completed in {elapsed}: {view.summary()}")
             return 0
         if isinstance(error, JobCancelledError):
+            if stop is not None and stop.why_not is not None:
+                _say(f"{job.name} did not stop in order: {stop.why_not}")
             _say(f"{job.name} cancelled after {elapsed}: {view.summary()}")
             return self._signals.exit_code
         if isinstance(error.__cause__, BrokenPipeError) and _is_unread():

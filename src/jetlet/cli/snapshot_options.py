@@ -8,9 +8,13 @@ from typing import Any, TypeVar
 import click
 
 from jetlet.cli.failures import Refused
+from jetlet.jobs.config import JobConfig
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.snapshots.context import GUARANTEES, NONE
+from jetlet.snapshots.store import SnapshotStore
+from jetlet.storage.file_systems import locate
 
+LATEST = "latest"
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLAGS = {
@@ -20,6 +24,7 @@ FLAGS = {
     "snapshot_timeout": "--snapshot-timeout",
     "keep_snapshots": "--keep-snapshots",
     "from_snapshot": "--from-snapshot",
+    "restart_from": "--restart-from",
     "fresh": "--fresh",
     "allow_changed_stages": "--allow-changed-stages",
     "allow_older_snapshot": "--allow-older-snapshot",
@@ -68,6 +73,12 @@ _OPTIONS = [
         metavar="NAME",
         help="Begin with what 'jetlet snapshot' has saved under this name, or with the "
         "one at a path.",
+    ),
+    click.option(
+        "--restart-from",
+        metavar="latest|NAME",
+        help="Go on from the job's last snapshot, which must be there; or from one that was saved "
+        "under this name, whatever came after it.",
     ),
     click.option("--fresh", is_flag=True, help="Begin anew, and forget old snapshots."),
     click.option(
@@ -136,4 +147,23 @@ def snapshot_settings(
                     f"{FLAGS[name]} is for jobs that take snapshots by themselves: write "
                     f"--guarantee exactly-once, too"
                 )
+    restart_from = settings.pop("restart_from", None)
+    if restart_from is not None:
+        for name in ("from_snapshot", "fresh"):
+            if name in settings:
+                raise Refused(f"{FLAGS[name]} and --restart-from: write one of them")
+        if restart_from != LATEST:
+            settings |= {"fresh": True, "from_snapshot": restart_from}
     return {FIELDS.get(name, name): value for name, value in settings.items()}
+
+
+def check_restart(restart_from: str | None, config: JobConfig, name: str) -> None:
+    """Refuse to begin anew if that is not wanted."""
+    if restart_from != LATEST or config.snapshot_dir is None:
+        return
+    storage, root = locate(config.snapshot_dir)
+    if not SnapshotStore(storage, root, name).snapshots():
+        raise Refused(
+            f"--restart-from {LATEST}: job {name!r} has no snapshot in {config.snapshot_dir}; "
+            f"leave it out to begin anew"
+        )

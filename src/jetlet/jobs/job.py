@@ -23,6 +23,7 @@ from jetlet.errors import (
 )
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.health import Health, health_of
 from jetlet.jobs.lifecycle import JobLifecycle, JobStatus
 from jetlet.jobs.recovery import JobRecovery
 from jetlet.metrics.job_metrics import JobMetrics
@@ -361,13 +362,18 @@ class Job:
             self._ended.wait()
             self._join_thread()
 
+    @property
+    def can_drain(self) -> bool:
+        """True if it is a job of tasks."""
+        return any(getattr(v.supplier, "can_drain", False) for v in self.dag)
+
     def drain(self) -> None:
         """Let a job of tasks come to an orderly end, and return at once; ``join`` waits for it.
 
         Nothing more is read. What was read is processed, then each task's ``drain`` is called and
         its work committed: a job that is submitted later goes on behind that.
         """
-        if not any(getattr(v.supplier, "can_drain", False) for v in self.dag):
+        if not self.can_drain:
             raise InvalidArgumentError(
                 f"job {self.name!r} is no TaskApplication, so it cannot be drained; to stop it and "
                 f"go on later write job.suspend(), and job.cancel() to end it"
@@ -433,6 +439,16 @@ class Job:
                 "restarts": self._lifecycle.restarts,
             }
         return metrics
+
+    def health(self) -> Health:
+        """Whether it does its work: what a :class:`~jetlet.metrics.MetricsServer` answers."""
+        recovery = self._snapshots
+        return health_of(
+            self.status,
+            self.config.snapshot_interval,
+            None if recovery is None else recovery.seconds_without(),
+            recovery.stats.values() if recovery is not None else {},
+        )
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id}: {self.status.value}>"

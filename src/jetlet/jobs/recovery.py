@@ -41,6 +41,9 @@ class JobRecovery(Protocol):
     @property
     def stats(self) -> Stats: ...
 
+    def seconds_without(self) -> float | None:
+        """Seconds since the last good snapshot, if more are to come at an interval."""
+
     @property
     def attempt(self) -> Attempt | None:
         """The one that runs, or is about to."""

@@ -85,6 +85,8 @@ class ExposedJob(Protocol):
 
     def metrics(self) -> JobMetrics: ...
 
+    def health(self) -> Any: ...
+
 
 class JobCollector(Collector):
     """Looks at the jobs in :attr:`jobs` whenever somebody asks."""

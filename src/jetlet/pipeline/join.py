@@ -25,12 +25,14 @@ class JoinClause(Generic[B]):
     """One build side of a hash join: where its items come from and which of them match.
 
     ``probe_key`` is applied to the items of the stage that is joined, ``build_key`` to those of
-    ``build``; items whose keys are equal match.
+    ``build``; items whose keys are equal match. With ``inner=True`` an item without a match on this
+    side is dropped, with ``inner=False`` it is kept; otherwise the method of the join decides.
     """
 
     build: Stage[B]
     probe_key: Callable[[Any], Any]
     build_key: Callable[[B], Any]
+    inner: bool | None = None
 
 
 def join_transform(
@@ -38,6 +40,8 @@ def join_transform(
     probe: Stage[Any],
     sides: Sequence[Any],
     to_output: Callable[..., Any] | None,
+    *,
+    is_inner: bool,
     **options: Any,
 ) -> HashJoinTransform:
     """The transform of ``probe.hash_join(*sides)``, in either way of writing it."""
@@ -54,6 +58,10 @@ def join_transform(
     for clause in clauses:
         check_function(method, clause.probe_key, "a key function of an item", example)
         check_function(method, clause.build_key, "a key function of an item to join with", example)
+        if not isinstance(clause.inner, bool | None):
+            raise InvalidArgumentError(
+                f"{method}: inner of a JoinClause is True, False or left out, not {clause.inner!r}"
+            )
     if to_output is not None:
         example = "..., to_output=lambda item, match: ..."
         check_function(method, to_output, "a function of the item and its matches", example)
@@ -63,6 +71,7 @@ def join_transform(
         probe_key_fns=[clause.probe_key for clause in clauses],
         build_key_fns=[clause.build_key for clause in clauses],
         to_output=to_output,
+        are_inner=[is_inner if clause.inner is None else clause.inner for clause in clauses],
         **options,
     )
 

@@ -126,6 +126,8 @@ class StageWithKey(Generic[T, K]):
         create: Callable[[], S],
         fn: Callable[[S, K, T], R],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S, K], R | None] | None = None,
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], R | None] | None = None,
         late: LateSink | None = None,
@@ -135,6 +137,10 @@ class StageWithKey(Generic[T, K]):
     ) -> Stage[R]:
         """Replace each item by ``fn(state, key, item)``, with a state per key.
 
+        When ``drop_when(state)`` is true after an item the state is dropped, and the next item of
+        the key begins with a new one. ``on_end(state, key)`` is called at the end of the input for
+        each state that is left; what it returns is emitted, unless it is ``None``.
+
         With a time-to-live the state of a key is dropped when event time has moved on by more than
         ``ttl`` since its last item. Then ``on_evict(state, key, time)`` is called, and what it
         returns is emitted at that time, which is the watermark's, unless it is ``None``. An item
@@ -143,7 +149,7 @@ class StageWithKey(Generic[T, K]):
         At the end of the input all states that are left are dropped like that, at the time at which
         each would have been; on bounded input, all states.
         """
-        expiry = Expiry(ttl, on_evict, late)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
         return self._stateful("map", create, fn, expiry, name, local_parallelism, on_error)
 
     def filter_stateful(
@@ -151,6 +157,8 @@ class StageWithKey(Generic[T, K]):
         create: Callable[[], S],
         fn: Callable[[S, K, T], object],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S, K], T | None] | None = None,
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], T | None] | None = None,
         late: LateSink | None = None,
@@ -160,9 +168,9 @@ class StageWithKey(Generic[T, K]):
     ) -> Stage[T]:
         """Keep the items for which ``fn(state, key, item)`` is true.
 
-        For ``ttl``, ``on_evict`` and ``late`` see :meth:`map_stateful`.
+        For the other arguments see :meth:`map_stateful`.
         """
-        expiry = Expiry(ttl, on_evict, late)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
         return self._stateful("filter", create, fn, expiry, name, local_parallelism, on_error)
 
     def flat_map_stateful(
@@ -170,6 +178,8 @@ class StageWithKey(Generic[T, K]):
         create: Callable[[], S],
         fn: Callable[[S, K, T], Iterable[R]],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S, K], Iterable[R]] | None = None,
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], Iterable[R]] | None = None,
         late: LateSink | None = None,
@@ -179,10 +189,10 @@ class StageWithKey(Generic[T, K]):
     ) -> Stage[R]:
         """Replace each item by the items of ``fn(state, key, item)``.
 
-        For ``ttl``, ``on_evict`` and ``late`` see :meth:`map_stateful`; here ``on_evict`` returns
-        an iterable.
+        For the other arguments see :meth:`map_stateful`; here ``on_evict`` and ``on_end`` return an
+        iterable.
         """
-        expiry = Expiry(ttl, on_evict, late)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
         return self._stateful("flat_map", create, fn, expiry, name, local_parallelism, on_error)
 
     def _stateful(

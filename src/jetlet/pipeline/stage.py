@@ -33,7 +33,7 @@ from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.peek import PeekSink
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
-from jetlet.pipeline.stateful import rolling_transform, stateful_transform
+from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import (
     DEFAULT_IDLE_TIMEOUT,
     AggregateTransform,
@@ -91,6 +91,8 @@ class Stage(BasicStage[T]):
         create: Callable[[], S],
         fn: Callable[[S, T], R],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S], R | None] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -98,38 +100,56 @@ class Stage(BasicStage[T]):
         """Replace each item by ``fn(state, item)``, with one state, which ``fn`` changes in place.
 
         All items pass through one processor. Use ``grouping_key`` for a state per key.
+
+        When ``drop_when(state)`` is true after an item, the next one begins with a new state.
+        ``on_end(state)`` is called when the input has ended, if there is a state then; what it
+        returns is emitted, unless it is ``None``.
         """
-        return self._stateful("map", create, fn, name, local_parallelism, on_error)
+        expiry = Expiry(drop_when=drop_when, on_end=on_end)
+        return self._stateful("map", create, fn, expiry, name, local_parallelism, on_error)
 
     def filter_stateful(
         self,
         create: Callable[[], S],
         fn: Callable[[S, T], object],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S], T | None] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[T]:
-        """Keep the items for which ``fn(state, item)`` is true."""
-        return self._stateful("filter", create, fn, name, local_parallelism, on_error)
+        """Keep the items for which ``fn(state, item)`` is true.
+
+        For the other arguments see :meth:`map_stateful`.
+        """
+        expiry = Expiry(drop_when=drop_when, on_end=on_end)
+        return self._stateful("filter", create, fn, expiry, name, local_parallelism, on_error)
 
     def flat_map_stateful(
         self,
         create: Callable[[], S],
         fn: Callable[[S, T], Iterable[R]],
         *,
+        drop_when: Callable[[S], object] | None = None,
+        on_end: Callable[[S], Iterable[R]] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
-        """Replace each item by the items of ``fn(state, item)``."""
-        return self._stateful("flat_map", create, fn, name, local_parallelism, on_error)
+        """Replace each item by the items of ``fn(state, item)``.
+
+        For the other arguments see :meth:`map_stateful`; here ``on_end`` returns an iterable.
+        """
+        expiry = Expiry(drop_when=drop_when, on_end=on_end)
+        return self._stateful("flat_map", create, fn, expiry, name, local_parallelism, on_error)
 
     def _stateful(
         self,
         kind: Kind,
         create: Callable[[], Any],
         fn: Callable[..., Any],
+        expiry: Expiry,
         name: str | None,
         local_parallelism: int | None,
         on_error: OnError,
@@ -143,6 +163,7 @@ class Stage(BasicStage[T]):
                 name=name,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
+                **expiry.options(f"{kind}_stateful", self),
             )
         )
 
@@ -192,7 +213,8 @@ class Stage(BasicStage[T]):
         With one build side: ``orders.hash_join(customers, order_key, customer_key)``. With
         several: ``orders.hash_join(JoinClause(customers, k1, k2), JoinClause(products, k3, k4))``.
         Emits ``to_output(item, match, ...)``, by default the tuple of these, for each combination
-        of matches; where a side has none, its match is ``None``.
+        of matches; where a side has none, its match is ``None``. ``JoinClause(..., inner=True)``
+        drops an item that has no match on that side.
         """
         return self._add(
             join_transform(
@@ -216,7 +238,10 @@ class Stage(BasicStage[T]):
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[Any]:
-        """Like :meth:`hash_join`, but an item without a match on some side is dropped."""
+        """Like :meth:`hash_join`, but an item without a match on some side is dropped.
+
+        That is not said of a side given as ``JoinClause(..., inner=False)``.
+        """
         return self._add(
             join_transform(
                 "inner_hash_join",

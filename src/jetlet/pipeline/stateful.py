@@ -29,9 +29,19 @@ class Expiry:
     ttl: Duration | None = None
     on_evict: Callable[..., Any] | None = None
     late: Sink[Any] | ClientSink[Any] | None = None
+    drop_when: Callable[[Any], object] | None = None
+    on_end: Callable[..., Any] | None = None
 
     def options(self, method: str, stage: Stage[Any]) -> dict[str, Any]:
         """The fields of the transform of a stage behind ``stage``."""
+        options: dict[str, Any] = {}
+        if self.drop_when is not None:
+            example = "..., drop_when=lambda state: ..."
+            check_function(method, self.drop_when, "a function of the state as drop_when", example)
+            options["drop_when"] = self.drop_when
+        if self.on_end is not None:
+            self._check_end(method, stage)
+            options["on_end"] = self.on_end
         if self.ttl is None:
             for name, value in (("on_evict", self.on_evict), ("late", self.late)):
                 if value is not None:
@@ -39,16 +49,31 @@ class Expiry:
                         f"{method}: {name} is of use only with a time-to-live: write "
                         f".{method}(..., ttl=60_000, {name}=...)"
                     )
-            return {}
-        ttl = to_ms(f"{method}: ttl", self.ttl, minimum=1)
+            return options
+        options["ttl"] = to_ms(f"{method}: ttl", self.ttl, minimum=1)
         check_timestamps(stage, "a time-to-live")
         check_late(self.late)
-        options: dict[str, Any] = {"ttl": ttl, "late": self.late}
+        options["late"] = self.late
         if self.on_evict is not None:
             what, example = "a function of state, key and time", "..., ttl=60_000, on_evict=..."
             check_function(method, self.on_evict, what, example)
             options["on_evict"] = self.on_evict
         return options
+
+    def _check_end(self, method: str, stage: Stage[Any]) -> None:
+        if self.ttl is not None:
+            raise InvalidArgumentError(
+                f"{method}: with a time-to-live on_evict(state, key, time) is called at the end of "
+                f"the input, too: leave out on_end"
+            )
+        if stage.has_timestamps:
+            raise InvalidArgumentError(
+                f"{method}: what on_end returns would have no time, and the items of stage "
+                f"{stage.name!r} have one: write .grouping_key(...).{method}(..., ttl=..., "
+                f"on_evict=...), which is called at the end of the input, too"
+            )
+        what = "a function of the state, and behind a key of state and key, as on_end"
+        check_function(method, self.on_end, what, "..., on_end=lambda state, key: ...")
 
 
 def stateful_transform(

@@ -373,7 +373,9 @@ class StatefulTransform(KeyedTransform):
     create: Callable[[], Any]
     fn: Callable[..., Any]
     ttl: int | None = None
+    drop_when: Callable[[Any], object] | None = None
     on_evict: Callable[..., Any] | None = None
+    on_end: Callable[..., Any] | None = None
 
     @property
     def watermark_step(self) -> int:
@@ -409,7 +411,8 @@ class HashJoinTransform(Transform):
     probe_key_fns: Sequence[KeyFn]
     build_key_fns: Sequence[KeyFn]
     to_output: Callable[..., Any] | None
-    is_inner: bool
+    are_inner: Sequence[bool]
+    """Of each of the other inputs: whether items without a match there are dropped."""
 
     bounded_hint = "the stages it is joined with are kept in memory, so they must be bounded"
 

@@ -306,7 +306,7 @@ class WindowStage(Generic[T, K]):
             return
         window = self._window
         if isinstance(window, SessionWindow) or (
-            isinstance(window, SlidingWindow) and window.size != window.slide
+            isinstance(window, SlidingWindow) and window.size != window.frame
         ):
             raise InvalidArgumentError(
                 f"{operation.name} has no combine function, which sliding and session windows "

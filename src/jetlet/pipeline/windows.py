@@ -8,10 +8,10 @@ every so often, what a window holds before it is complete.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from jetlet.core.durations import Duration, to_ms
-from jetlet.errors import InvalidArgumentError
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -67,19 +67,30 @@ class Window:
 class SlidingWindow(Window):
     """Windows of ``size`` that begin every ``slide``; tumbling if the two are equal.
 
-    They are aligned to 1970: one ends at every multiple of ``slide``.
+    They are aligned to 1970: one begins at every multiple of ``slide``. If that is more than the
+    size there is time between two windows, and what happens then is in none.
     """
 
     size: int = 1
     slide: int = 1
 
-    def frame_end(self, timestamp: int) -> int:
-        """The end of the frame of length ``slide`` that the time falls in."""
-        return timestamp - timestamp % self.slide + self.slide
+    @property
+    def frame(self) -> int:
+        """The length of the parts that all windows can be put together from."""
+        return gcd(self.size, self.slide)
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if there are times that belong to no window."""
+        return self.slide > self.size
+
+    def next_end(self, time: int) -> int:
+        """The end of the first window that ends after that time."""
+        return time + self.slide - (time - self.size) % self.slide
 
     @property
     def watermark_step(self) -> int:
-        return self.slide
+        return self.frame
 
     @property
     def has_frames(self) -> bool:
@@ -104,15 +115,13 @@ def tumbling(size: Duration) -> SlidingWindow:
 
 
 def sliding(size: Duration, slide: Duration) -> SlidingWindow:
-    """Windows of a fixed size that overlap: one begins every ``slide``."""
+    """Windows of a fixed size, of which one begins every ``slide``.
+
+    They overlap if the slide is less than the size. If it is more, events between two windows are
+    in none. It costs least if the size is a multiple of the slide.
+    """
     length = to_ms("sliding: size", size, minimum=1)
-    step = to_ms("sliding: slide", slide, minimum=1)
-    if length % step:
-        raise InvalidArgumentError(
-            f"sliding: the size of {length} ms must be a multiple of the slide of {step} ms; "
-            f"write for example windows.sliding({length - length % step or step}, {step})"
-        )
-    return SlidingWindow(size=length, slide=step)
+    return SlidingWindow(size=length, slide=to_ms("sliding: slide", slide, minimum=1))
 
 
 def session(gap: Duration) -> SessionWindow:

@@ -33,9 +33,11 @@ _MISSING = object()
 class _BuildSide:
     """The table of one build side. Most keys have one value, and a list for each would cost."""
 
-    __slots__ = ("first", "key_fn", "more", "value_fn")
+    __slots__ = ("first", "is_inner", "key_fn", "more", "value_fn")
 
-    def __init__(self, key_fn: KeyFn, value_fn: KeyFn | None) -> None:
+    def __init__(self, key_fn: KeyFn, value_fn: KeyFn | None, is_inner: bool) -> None:
+        self.is_inner = is_inner
+        """An item without a match here is dropped."""
         self.key_fn = None if key_fn is whole_item else key_fn
         self.value_fn = None if value_fn is whole_item else value_fn
         self.first: dict[Any, Any] = {}
@@ -72,8 +74,9 @@ class HashJoinProcessor(BatchProcessor):
 
     For an item and one value of each side ``to_output(item, value1, value2, ...)`` is emitted,
     without ``to_output`` the tuple of them; for every combination if there are several. A side
-    without a value for the item contributes one ``None``, or with ``inner`` drops the item. Keys
-    are compared as in a dict: ``None`` is a key like any other and equal to itself.
+    without a value for the item contributes one ``None``, or drops the item if it is ``inner``,
+    which is said of all sides or of each. Keys are compared as in a dict: ``None`` is a key like
+    any other and equal to itself.
 
     What fails on a build side is rejected once, by the first processor, although all of them see
     it. An item that fails for one of its combinations is rejected as a whole.
@@ -87,7 +90,7 @@ class HashJoinProcessor(BatchProcessor):
         probe_key_fns: Sequence[KeyFn],
         to_output: Callable[..., Any] | None = None,
         *,
-        inner: bool = False,
+        inner: bool | Sequence[bool] = False,
         build_value_fns: Sequence[KeyFn | None] | None = None,
         policy: ErrorPolicy | None = None,
         data_ordinals: Ordinals = None,
@@ -96,16 +99,18 @@ class HashJoinProcessor(BatchProcessor):
         count = len(build_key_fns)
         if build_value_fns is None:
             build_value_fns = (None,) * count
-        if not count or len(probe_key_fns) != count or len(build_value_fns) != count:
+        if isinstance(inner, bool):
+            inner = (inner,) * count
+        if not count or {len(probe_key_fns), len(build_value_fns), len(inner)} != {count}:
             raise InvalidArgumentError(
                 f"a hash join needs for each of its build sides one of each function; it got "
                 f"{count} build_key_fns, {len(probe_key_fns)} probe_key_fns, "
-                f"{len(build_value_fns)} build_value_fns"
+                f"{len(build_value_fns)} build_value_fns, {len(inner)} of inner"
             )
-        self._sides = tuple(map(_BuildSide, build_key_fns, build_value_fns))
+        self._sides = tuple(map(_BuildSide, build_key_fns, build_value_fns, inner))
         self._probe_key_fns = tuple(None if fn is whole_item else fn for fn in probe_key_fns)
         self._to_output = to_output
-        self._inner = inner
+        self._drops = any(inner)
         self._policy = policy or ErrorPolicy("hash-join")
         # The items of the build sides never carry timestamps.
         self._build_policy = replace(self._policy, takes_events=False)
@@ -187,8 +192,7 @@ class HashJoinProcessor(BatchProcessor):
 
     def _join_unique(self, batch: Sequence[Any]) -> list[Any]:
         """Join when no key has more than one value; almost all of it in C."""
-        to_output, inner = self._to_output, self._inner
-        default = _MISSING if inner else None
+        to_output, drops = self._to_output, self._drops
         it = iter(batch)
         try:
             columns = []
@@ -198,14 +202,15 @@ class HashJoinProcessor(BatchProcessor):
                 it = iter(keys)
                 _check(keys, it)
                 it = iter(keys)
-                columns.append(list(map(side.first.get, it, repeat(default))))
+                default = repeat(_MISSING if side.is_inner else None)
+                columns.append(list(map(side.first.get, it, default)))
             it = iter(batch)
             rows = zip(it, *columns, strict=False)
             if to_output is None:
-                return [row for row in rows if _is_complete(row)] if inner else list(rows)
-            if len(columns) == 1 and inner:
+                return [row for row in rows if _is_complete(row)] if drops else list(rows)
+            if len(columns) == 1 and drops:
                 return [to_output(item, value) for item, value in rows if value is not _MISSING]
-            if inner:
+            if drops:
                 return [to_output(*row) for row in rows if _is_complete(row)]
             return [to_output(*row) for row in rows]
         except Exception as error:
@@ -238,7 +243,7 @@ class HashJoinProcessor(BatchProcessor):
             check_stable_key(key)
             value = side.first.get(key, _MISSING)
             if value is _MISSING:
-                if self._inner:
+                if side.is_inner:
                     return None
                 matches.append((None,))
             elif key in side.more:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
-from jetlet.processors.base import ErrorPolicy
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion
 from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.item_failure import lookup_error
@@ -18,11 +21,17 @@ from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 from jetlet.snapshots.incremental import MAIN, Tables
 
-__all__ = ["FILTER", "FLAT_MAP", "MAP", "StatefulProcessor"]
+__all__ = ["FILTER", "FLAT_MAP", "MAP", "StatefulProcessor", "last_words", "then_drop"]
 
 MAP = "map"
 FILTER = "filter"
 FLAT_MAP = "flat_map"
+
+DropWhen = Callable[[Any], object]
+"""Asked of a state after each of its items; the state is dropped if the answer is true."""
+
+SLICE: Final = 1024
+"""States between two looks at the clock."""
 
 
 class StatefulProcessor(IncrementalProcessor):
@@ -38,6 +47,11 @@ class StatefulProcessor(IncrementalProcessor):
     ``flat_map`` emits what is in the iterable that it returns. If the policy is to go on after an
     error, the state is as ``fn`` left it, and what was emitted for the item stands.
 
+    When ``drop_when(state)`` is true behind an item, the next item of its key begins with a new
+    state. ``on_end(state, key)``, without ``key_fn`` ``on_end(state)``, is called for each state
+    that is left when the input has ended; it returns what ``flat_map`` emits then, and otherwise
+    one item, or ``None`` for none. That has no time, so the items cannot be events.
+
     If ``create_fn``, which may be the class of the state, has a ``schema_version``, snapshots say
     so; if that was another one, ``create_fn.upgrade(old_version, state)`` returns the state to
     restore.
@@ -52,10 +66,13 @@ class StatefulProcessor(IncrementalProcessor):
         fn: Callable[..., Any],
         key_fn: Callable[[Any], Any] | None = None,
         *,
+        drop_when: DropWhen | None = None,
+        on_end: Callable[..., Any] | None = None,
         policy: ErrorPolicy | None = None,
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
+        self.traits = replace(self.traits, emits_at_end=on_end is not None)
         if kind not in (MAP, FILTER, FLAT_MAP):
             raise InvalidArgumentError(
                 f"a stateful processor is of kind {MAP!r}, {FILTER!r} or {FLAT_MAP!r}, not {kind!r}"
@@ -63,6 +80,9 @@ class StatefulProcessor(IncrementalProcessor):
         self._kind = kind
         self._fn = fn
         self._key_fn = key_fn
+        self._drop_when = drop_when
+        self._on_end = on_end
+        self._has_ended = False
         self._policy = policy or ErrorPolicy(f"{kind.replace('_', '-')}-stateful")
         # The subscript makes what is missing, in C. Without keys there is one state, of GLOBAL_KEY.
         self._states: defaultdict[Any, Any] = defaultdict(create_fn)
@@ -73,8 +93,9 @@ class StatefulProcessor(IncrementalProcessor):
         self._expansion = Expansion(self, self._policy)
 
     def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
+        make = _loop if self._drop_when is None else partial(_dropping_loop, self._drop_when)
         takes_events = self._policy.takes_events
-        return _loop(self._kind, self._fn, self._key_fn, takes_events=takes_events, touched=touched)
+        return make(self._kind, self._fn, self._key_fn, takes_events=takes_events, touched=touched)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         apply = self._results if self._policy.fails else self._results_or_reject
@@ -109,12 +130,36 @@ class StatefulProcessor(IncrementalProcessor):
         return lookup_error(error, self._policy.reported(item), key_fns)
 
     def complete(self) -> bool:
-        if self._key_fn is not None:
-            check_stable_keys(self._states, self.context, self._policy.step)
-        return True
+        if not self._has_ended:
+            self._has_ended = True
+            if self._key_fn is not None:
+                check_stable_keys(self._states, self.context, self._policy.step)
+            if self._on_end is not None:
+                self._emitting = self._end(self._on_end)
+        return self._emit()
+
+    def _end(self, on_end: Callable[..., Any]) -> Output:
+        """What comes of the states that are left, which are dropped."""
+        results: list[Any] = []
+        for number, key in enumerate(list(self._states), 1):
+            state = self._states.pop(key)
+            if self.touched is not None:
+                self.touched[MAIN][key] = None
+            try:
+                made = on_end(state) if self._key_fn is None else on_end(state, key)
+                results += last_words(self._kind, made)
+            except Exception as error:
+                self.reject(self._policy, key, error)
+            if len(results) >= BATCH_SIZE:
+                yield results
+                results = []
+            if number % SLICE == 0 and self.is_turn_over():
+                yield None
+        yield results
 
     def save_to_snapshot(self) -> bool:
-        return self._saver.save_table(self.outbox, self._states)
+        # What is half emitted leaves before the barrier.
+        return self._emit() and self._saver.save_table(self.outbox, self._states)
 
     def state_definition(self) -> Mapping[str, Any]:
         return {"state": "by key"}
@@ -135,6 +180,22 @@ class StatefulProcessor(IncrementalProcessor):
         if self._upgrade is None:
             return super().upgrade(old_version, state)
         return self._upgrade(old_version, state)
+
+
+def last_words(kind: str, result: Any) -> list[Any]:
+    """What is emitted of the result of a function that is called when a state is dropped."""
+    if kind == FLAT_MAP:
+        return list(result)
+    return [] if result is None else [result]
+
+
+def then_drop(
+    results: Iterable[Any], states: dict[Any, Any], key: Any, is_over: Callable[[], object]
+) -> Iterator[Any]:
+    """The results of an item, and when all have been taken, what becomes of its state."""
+    yield from results
+    if is_over():
+        del states[key]
 
 
 Loop = Callable[[defaultdict[Any, Any], Iterable[Any], Callable[..., Iterable[Any]]], list[Any]]
@@ -174,4 +235,46 @@ def _loop(
         clauses += f" for results in ({call},)"
         clauses += f" for result in (results if {AT_HAND.format('results')} else expand({source}))"
     code.line(f"return [{f'(time, {result})' if takes_events else result} {clauses}]")
+    return code.compile(f"{kind}_stateful", "states, batch, expand")
+
+
+def _dropping_loop(
+    drop_when: DropWhen,
+    kind: str,
+    fn: Callable[..., Any],
+    key_fn: Callable[[Any], Any] | None,
+    *,
+    takes_events: bool,
+    touched: dict[Any, Any] | None,
+) -> Loop:
+    """Compile the same with a look at the state after each item."""
+    code = GeneratedCode()
+    at = "(time, {})" if takes_events else "{}"
+    key = code.bind(GLOBAL_KEY, "global_key") if key_fn is None else "key"
+    drop = code.bind(drop_when, "drop_when")
+    code.line("out = []")
+    with code.block(f"for {'time, item' if takes_events else 'item'} in batch:"):
+        if key_fn is not None:
+            code.line(f"key = {code.call(key_fn, 'item')}")
+        code.touch(touched, key)
+        code.line(f"state = states[{key}]")
+        arguments = "state, item" if key_fn is None else "state, key, item"
+        code.line(f"result = {code.bind(fn)}({arguments})")
+        if kind == FLAT_MAP:
+            with code.block(f"if not ({AT_HAND.format('result')}):"):
+                then = f"{code.bind(then_drop, 'then_drop')}(result, states, {key}"
+                is_over = f"{code.bind(partial, 'partial')}({drop}, state)"
+                source = f"{at.format('item')}, time" if takes_events else "item"
+                code.line(f"out += [{at.format('each')} for each in expand(")
+                code.line(f"    {then}, {is_over}), {source})]")
+                code.line("continue")
+            code.line(f"out += [{at.format('each')} for each in result]")
+        elif kind == FILTER:
+            with code.block("if result:"):
+                code.line(f"out.append({at.format('item')})")
+        else:
+            code.line(f"out.append({at.format('result')})")
+        with code.block(f"if {drop}(state):"):
+            code.line(f"del states[{key}]")
+    code.line("return out")
     return code.compile(f"{kind}_stateful", "states, batch, expand")

@@ -85,6 +85,8 @@ class SnapshotDriver:
         self._members = members
         self._post = post
         self._job_id = job_id
+        if job.awaited_since is None:
+            job.awaited_since = job.now()
         self._coordinator = SnapshotCoordinator(
             job.members,
             self._now(),
@@ -113,7 +115,7 @@ class SnapshotDriver:
         """Who did not answer for too long."""
 
     def _now(self) -> float:
-        return self._job.clock.monotonic_ns() / 1e9
+        return self._job.now()
 
     # --- Requests, from any thread ----------------------------------------------------------
 
@@ -338,6 +340,7 @@ class SnapshotDriver:
             if snapshot.area is not None:
                 job.committed = (self._attempt.epoch, snapshot.id)
             stats.taken += 1
+            job.awaited_since = None if snapshot.is_terminal else self._now()
             stats.last_id = snapshot.id
             stats.last_bytes = self._size
             stats.last_ms = (self._now() - self._began) * 1e3

@@ -74,6 +74,9 @@ class JobSnapshots:
         self._layout = layout
         self.clock = clock
         self.stats = SnapshotStats()
+        self.awaited_since: float | None = None
+        """When the newest good snapshot was complete, or the job began without any, in seconds of
+        its clock; ``None`` while there is no reason to wait for one."""
         storage, root = locate(absolute(config.snapshot_dir))
         self.store = SnapshotStore(storage, root, job_name)
         self.exports = Exports(storage, root)
@@ -106,6 +109,15 @@ class JobSnapshots:
         """Seconds between two snapshots; ``None`` if they are taken on request only."""
         guaranteed = self.config.processing_guarantee != NONE
         return self.config.snapshot_interval if guaranteed else None
+
+    def now(self) -> float:
+        """Seconds of the job's clock."""
+        return self.clock.monotonic_ns() / 1e9
+
+    def seconds_without(self) -> float | None:
+        """Seconds since the last good snapshot, if more of them are to come; from any thread."""
+        since = self.awaited_since
+        return None if since is None or self.interval is None else self.now() - since
 
     # --- Attempts ---------------------------------------------------------------------------
 

@@ -126,6 +126,49 @@ def test_what_is_emitted_by_each_kind(kind, fn, on_evict, expected):
     )
 
 
+@pytest.mark.parametrize("is_at_hand", [True, False])
+def test_a_state_is_dropped_when_it_says_so(is_at_hand):
+    def twice(state, key, item):
+        yield item
+        state.append(item)
+        yield len(state)
+
+    verify_processor(
+        stateful(
+            FLAT_MAP,
+            (lambda *args: list(twice(*args))) if is_at_hand else twice,
+            drop_when=lambda state: len(state) == 2,
+            on_evict=lambda state, key, time: [(key, len(state))],
+        ),
+        input=[(0, "a1"), (1, "a2"), (2, "a3"), (4, "b1"), Watermark(12), Watermark(13)],
+        expect_output=[
+            (0, "a1"),
+            (0, 1),
+            (1, "a2"),
+            (1, 2),
+            (2, "a3"),
+            (2, 1),
+            (4, "b1"),
+            (4, 1),
+            Watermark(12),
+            (13, ("a", 1)),
+            Watermark(13),
+            (14, ("b", 1)),
+        ],
+    )
+
+
+def test_keys_that_are_dropped_and_come_again_leave_few_deadlines_behind():
+    processor = stateful(ttl=10**9, drop_when=bool)()
+    outbox = CheckedOutbox(1, is_tight=False)
+    processor.init(outbox, ProcessorContext())
+    for time in range(10):
+        outbox.begin_call()
+        processor.process(0, Inbox([(time, "a")] * 1000))
+        outbox.end_call()
+    assert len(processor._deadlines) < 3000
+
+
 def test_rolling_aggregates_begin_anew():
     for operation in (agg.summing(lambda item: int(item[1])), agg.all_of(agg.counting())):
         two, one = (3, 2) if operation.name == "summing" else ((2,), (1,))

@@ -16,7 +16,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.partitioning import PartitionId
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import InvalidArgumentError, ItemFailedError, UnstableKeyError
+from jetlet.errors import ItemFailedError, UnstableKeyError
 from jetlet.pipeline.windows import EarlyWindowResult, WindowResult, sliding, tumbling
 from jetlet.processors.base import TURN_NS
 from jetlet.processors.time import sliding_window
@@ -295,8 +295,11 @@ def test_the_key_of_a_frame_says_which_processor_it_is_for():
 
 # --- Against an oracle ----------------------------------------------------------------------
 
-WINDOWS = st.builds(
-    lambda slide, times: sliding(slide * times, slide), st.integers(1, 12), st.integers(1, 4)
+WINDOWS = st.one_of(
+    st.builds(
+        lambda slide, times: sliding(slide * times, slide), st.integers(1, 12), st.integers(1, 4)
+    ),
+    st.builds(sliding, st.integers(1, 24), st.integers(1, 24)),
 )
 EVENTS = st.lists(st.tuples(st.integers(-30, 60), st.tuples(st.integers(0, 3), st.integers(-9, 9))))
 
@@ -323,9 +326,8 @@ def with_watermarks(events, every):
 def test_all_windows_have_what_belongs_to_them(window, events, every, operation):
     expected = defaultdict(lambda: [0, 0])
     for time, item in events:
-        first = window.frame_end(time)
-        for end in range(first, first + window.size, window.slide):
-            counts = expected[end, item[0]]
+        for start in range(time - time % window.slide, time - window.size, -window.slide):
+            counts = expected[start + window.size, item[0]]
             counts[0] += 1
             counts[1] += item[1]
     feed = with_watermarks(events, every)
@@ -503,9 +505,66 @@ def test_a_key_that_has_no_stable_hash_is_refused():
         assert isinstance(unstable.__cause__, UnstableKeyError)
 
 
-def test_a_size_that_is_no_multiple_of_the_slide_is_refused():
-    with pytest.raises(InvalidArgumentError, match=r"write for example windows.sliding\(20, 10\)"):
-        sliding(25, 10)
+@pytest.mark.parametrize(
+    "operation",
+    [COUNT_AND_SUM, COUNT_AND_SUM.without_deduct()],
+    ids=["deducting", "combining anew"],
+)
+def test_a_size_that_is_no_multiple_of_the_slide(operation):
+    verify_processor(
+        window_processor(sliding(25, 10), operation),
+        input=[
+            (1, ("a", 1)),
+            (12, ("a", 2)),
+            Watermark(10),
+            (17, ("b", 4)),
+            Watermark(15),
+            (33, ("a", 8)),
+            Watermark(29),
+        ],
+        expect_output=[
+            result(-20, 5, "a", (1, 1)),
+            Watermark(10),
+            result(-10, 15, "a", (2, 3)),
+            Watermark(15),
+            result(0, 25, "a", (2, 3)),
+            result(0, 25, "b", (1, 4)),
+            Watermark(29),
+            result(10, 35, "a", (2, 10)),
+            result(10, 35, "b", (1, 4)),
+            result(20, 45, "a", (1, 8)),
+            result(30, 55, "a", (1, 8)),
+        ],
+        compare=same_between_watermarks,
+    )
+
+
+@pytest.mark.parametrize("size", [10, 15])
+@pytest.mark.parametrize("key_fns", [(key,), None])
+def test_events_between_two_windows_are_in_none_and_not_late(size, key_fns):
+    counter = {}
+    context = ProcessorContext(count=lambda name, amount: counter.update({name: amount}))
+    name = None if key_fns is None else "a"
+    verify_processor(
+        window_processor(sliding(size, 20), agg.counting(), key_fns),
+        input=[
+            (0, ("a", 1)),
+            (16, ("a", 1)),
+            (-4, ("a", 1)),
+            (21, ("a", 1)),
+            Watermark(38),
+            (17, ("a", 1)),
+            (41, ("a", 1)),
+        ],
+        expect_output=[
+            result(0, size, name, 1),
+            result(20, 20 + size, name, 1),
+            Watermark(38),
+            result(40, 40 + size, name, 1),
+        ],
+        context=context,
+    )
+    assert not counter
 
 
 def test_one_frame_for_many_windows_costs_one_update():

@@ -33,7 +33,7 @@ def _lower_hash_join(
             transform.build_key_fns,
             probe_key_fns,
             to_output,
-            inner=transform.is_inner,
+            inner=transform.are_inner,
             policy=sides.policy,
             data_ordinals=sides.data,
         ),

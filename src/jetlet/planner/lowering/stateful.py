@@ -34,13 +34,19 @@ def _lower_stateful(
     supplier: Supplier
     if transform.ttl is None:
         supplier = partial(
-            StatefulProcessor, *arguments, policy=sides.policy, data_ordinals=sides.data
+            StatefulProcessor,
+            *arguments,
+            drop_when=transform.drop_when,
+            on_end=transform.on_end,
+            policy=sides.policy,
+            data_ordinals=sides.data,
         )
     else:
         supplier = partial(
             expiring_stateful,
             *arguments,
             transform.ttl,
+            drop_when=transform.drop_when,
             on_evict=transform.on_evict,
             late_ordinal=sides.late,
             policy=sides.policy,

@@ -28,7 +28,7 @@ from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
 from jetlet.processors.expansion import AT_HAND, Expansion
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
-from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
+from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, DropWhen, last_words, then_drop
 from jetlet.processors.time.event_state import EventStateProcessor
 from jetlet.snapshots.incremental import MAIN, TableChange, Tables
 
@@ -76,6 +76,7 @@ class ExpiringStateProcessor(EventStateProcessor):
         ttl: int,
         *,
         definition: str = "by key",
+        drop_when: DropWhen | None = None,
         on_evict: OnEvict | None = None,
         late_ordinal: int | None = None,
         policy: ErrorPolicy,
@@ -92,8 +93,9 @@ class ExpiringStateProcessor(EventStateProcessor):
         self._key_policy = replace(policy, takes_events=False)
         self.schema_version = getattr(create_fn, "schema_version", 1)
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
+        self._drop_when = drop_when
         self._write = write
-        self._apply = _loop(kind, key_fn, write)
+        self._apply = self._loop()
         self._expansion = Expansion(self, self._policy)
         self._entries: dict[Any, Entry] = {}
         self._deadlines: list[tuple[int, int, Any]] = []
@@ -104,6 +106,9 @@ class ExpiringStateProcessor(EventStateProcessor):
         self._checks_keys = False
         self._was_other = False
         """True if the state to be restored had another time-to-live."""
+
+    def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
+        return _loop(self._kind, self._key_fn, self._write, self._drop_when, touched)
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
@@ -158,7 +163,18 @@ class ExpiringStateProcessor(EventStateProcessor):
             check_stable_key(key)
         entry = self._entries[key] = [self._create_fn(), time]
         heappush(self._deadlines, (time + self._ttl, next(self._numbers), key))
+        if self._is_crowded():  # by keys that were dropped and came again
+            self._renew_deadlines()
         return entry
+
+    def _is_crowded(self) -> bool:
+        """True if most deadlines are of keys that are gone."""
+        return len(self._deadlines) > MAX_STALE + 2 * len(self._entries)
+
+    def _renew_deadlines(self) -> None:
+        ttl, numbers, entries = self._ttl, self._numbers, self._entries
+        deadlines = [(entry[_TIME] + ttl, next(numbers), key) for key, entry in entries.items()]
+        push_all(self._deadlines, deadlines, is_all=True)
 
     # --- Dropping states --------------------------------------------------------------------
 
@@ -204,13 +220,10 @@ class ExpiringStateProcessor(EventStateProcessor):
 
     def _results_of(self, on_evict: OnEvict, state: Any, key: Any, time: int) -> list[Any]:
         try:
-            result = on_evict(state, key, time)
-            if self._kind == FLAT_MAP:
-                return [(time, each) for each in result]
+            return [(time, each) for each in last_words(self._kind, on_evict(state, key, time))]
         except Exception as error:
             self.reject(self._key_policy, key, error)
             return []
-        return [] if result is None else [(time, result)]
 
     # --- Snapshots --------------------------------------------------------------------------
 
@@ -256,21 +269,19 @@ class ExpiringStateProcessor(EventStateProcessor):
     def track_changes(self) -> None:
         super().track_changes()
         assert self.touched is not None
-        self._apply = _loop(self._kind, self._key_fn, self._write, self.touched[MAIN])
+        self._apply = self._loop(self.touched[MAIN])
 
     def apply_change(self, change: TableChange) -> None:
         # A key that is there has its deadline, which is not after the one that it should have.
         entries, ttl = self._entries, self._ttl
         fresh = {key: entry for key, entry in change.entries.items() if key not in entries}
         super().apply_change(change)
-        is_crowded = len(self._deadlines) > MAX_STALE + 2 * len(entries)
+        if self._is_crowded():
+            self._renew_deadlines()
+            return
         push_all(
             self._deadlines,
-            [
-                (entry[_TIME] + ttl, next(self._numbers), key)
-                for key, entry in (entries if is_crowded else fresh).items()
-            ],
-            is_all=is_crowded,
+            [(entry[_TIME] + ttl, next(self._numbers), key) for key, entry in fresh.items()],
         )
 
     def upgrade(self, old_version: int, state: Any) -> Any:
@@ -318,10 +329,12 @@ def _loop(
     kind: str,
     key_fn: KeyFn,
     write: Callable[[GeneratedCode], str],
-    touched: dict[Any, Any] | None = None,
+    drop_when: DropWhen | None,
+    touched: dict[Any, Any] | None,
 ) -> Loop:
     """Compile what is done for each event."""
     code = GeneratedCode()
+    drop = None if drop_when is None else code.bind(drop_when, "drop_when")
     code.line("out, late = [], []")
     code.line("get = entries.get")
     with code.block("for time, item in events:"):
@@ -343,9 +356,23 @@ def _loop(
                 code.line("out.append((time, item))")
         else:
             code.line(f"results = {result}")
-            code.line(f"if not ({AT_HAND.format('results')}):")
-            code.line("    results = expand(results, (time, item), time)")
+            with code.block(f"if not ({AT_HAND.format('results')}):"):
+                if drop is None:
+                    code.line("results = expand(results, (time, item), time)")
+                else:
+                    then = f"{code.bind(then_drop, 'then_drop')}(results, entries, key"
+                    is_over = f"{code.bind(_is_over, 'is_over')}({drop}, entry)"
+                    code.line(f"results = expand({then}, {is_over}), (time, item), time)")
+                    code.line("out += [(time, each) for each in results]")
+                    code.line("continue")
             with code.block("for each in results:"):
                 code.line("out.append((time, each))")
+        if drop is not None:
+            with code.block(f"if {drop}(entry[0]):"):
+                code.line("del entries[key]")
     code.line("return out, late")
     return code.compile(f"{kind}_expiring", "entries, events, watermark, add, expand")
+
+
+def _is_over(drop_when: DropWhen, entry: Entry) -> Callable[[], object]:
+    return lambda: drop_when(entry[_STATE])

@@ -1,9 +1,9 @@
 """SlidingWindowProcessor: windows of fixed size, sliding or tumbling, in one stage or two.
 
-Events are accumulated into *frames* of the length of the slide, by key. A window is the combination
-of the frames it covers: an event so costs one update, however many windows it falls in. Where the
-operation has ``deduct``, the window slides by combining its leading frame and deducting the
-trailing one; otherwise its frames are combined anew.
+Events are accumulated into *frames*, by key, which have the length of the slide if the size is a
+multiple of it. A window is the combination of the frames it covers: an event so costs one update,
+however many windows it falls in. Where the operation has ``deduct``, the window slides by combining
+its leading frames and deducting the trailing ones; otherwise its frames are combined anew.
 
 In two stages the first one passes on complete frames, as tables, and the second one makes windows
 of them. A table goes to the second stage whole, if that is a single processor: then it is neither
@@ -115,7 +115,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             repeats=Repeats.BOTH if window.early_period is None else Repeats.NO,
         )
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
-        self._slides = window.size > window.slide
+        self._slides = window.size > window.frame
         self._deducts = self._slides and operation.deduct is not None and not emits_frames
         if operation.combine is not None:
             self._combine = operation.table_combiner()
@@ -144,9 +144,9 @@ class SlidingWindowProcessor(EventStateProcessor):
         """Frames that are saved while the processor goes on."""
 
     def _frame_loops(self) -> list[FrameLoop]:
-        operation, slide = self._operation, self._window.slide
+        operation, window = self._operation, self._window
         return [
-            frame_loop(operation.loop_body(i), key_fn, slide, operation.name, self.touched)
+            frame_loop(operation.loop_body(i), key_fn, window, operation.name, self.touched)
             for i, key_fn in enumerate(self._key_fns or ())
         ]
 
@@ -182,19 +182,22 @@ class SlidingWindowProcessor(EventStateProcessor):
             self._drop_late(late)
 
     def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
-        slide = self._window.slide
+        length = self._window.frame
         times = [event[0] for event in batch]
-        first = min(times) // slide
-        if max(times) // slide == first:  # the usual case: all in one frame
-            self._add_items(ordinal, (first + 1) * slide, [event[1] for event in batch])
+        first = min(times) // length
+        if max(times) // length == first:  # the usual case: all in one frame
+            self._add_items(ordinal, (first + 1) * length, [event[1] for event in batch])
             return
         by_frame: dict[int, list[Any]] = {}
         for time, item in batch:
-            by_frame.setdefault(time // slide, []).append(item)
+            by_frame.setdefault(time // length, []).append(item)
         for index, items in by_frame.items():
-            self._add_items(ordinal, (index + 1) * slide, items)
+            self._add_items(ordinal, (index + 1) * length, items)
 
     def _add_items(self, ordinal: int, end: int, items: Sequence[Any]) -> None:
+        window = self._window
+        if window.has_gaps and (end - window.frame) % window.slide >= window.size:
+            return
         if end <= self._time:
             self._drop_late(items)
             return
@@ -243,7 +246,7 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _begin(self, timestamp: int) -> None:
         """Begin to emit all that is complete at ``timestamp``."""
-        upto = timestamp - timestamp % self._window.slide
+        upto = timestamp - timestamp % self._window.frame
         if self._emitting is None and upto > self._time:
             self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
 
@@ -304,41 +307,46 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _windows_upto(self, upto: int) -> Output:
         """Batches of results, window after window."""
-        size, slide, frames = self._window.size, self._window.slide, self._frames
+        window, frames = self._window, self._frames
         ends = sorted(frames)
-        # Frames from `tail` on, up to `head`, are in the window emitted last.
+        # Frames from `tail` on, up to `head`, are in the next window, and have been led in.
         tail, head = 0, bisect_right(ends, self._time)
         while True:
-            end = self._time + slide
+            end = window.next_end(self._time)
             if tail == head:
                 if head == len(ends):
                     break
-                end = max(end, ends[head])  # no window before that one has any events
+                # No window before that one has any events.
+                end = max(end, window.next_end(ends[head] - 1))
             if end > upto:
                 break
-            leading: Table | None = None
-            if head < len(ends) and ends[head] == end:
-                head += 1
-                leading = frames[end]
-                self._check_keys(leading)
-            yield from self._window_out(end - size, end, leading)
-            if ends[tail] == end - size + slide:
-                trailing = frames.pop(ends[tail])
+            led, head = head, bisect_right(ends, end, head)
+            yield from self._lead_all(ends[led:head])
+            yield from self._window_out(end - window.size, end)
+            left, tail = tail, bisect_right(ends, end - window.size + window.slide, tail, head)
+            for gone in ends[left:tail]:
+                trailing = frames.pop(gone)
                 if self.touched is not None:
-                    self.touched.drop(ends[tail])
+                    self.touched.drop(gone)
                 if self._deducts:
-                    yield from self._trail(ends[tail], trailing)
-                tail += 1
+                    yield from self._trail(gone, trailing)
             self._time = end
+        # Between the ends of two windows, too, nothing is added to frames that are complete.
+        yield from self._lead_all(ends[head : bisect_right(ends, upto, head)])
         self._time = max(self._time, upto)
 
-    def _window_out(self, start: int, end: int, leading: Table | None) -> Output:
-        """The results of one window, whose last frame is ``leading``."""
+    def _lead_all(self, ends: Sequence[int]) -> Output:
+        """Frames are complete, and come into windows."""
+        for end in ends:
+            self._check_keys(self._frames[end])
+            if self._deducts:
+                yield from self._lead(end, self._frames[end])
+
+    def _window_out(self, start: int, end: int) -> Output:
+        """The results of one window."""
         if not self._slides:
-            table = leading or {}
+            table = self._frames.get(end, {})
         elif self._deducts:
-            if leading is not None:
-                yield from self._lead(end, leading)
             table = self._sliding
         else:
             table = {}
@@ -364,7 +372,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         return ItemFailedError(WindowResult(start, end, None, None), self._step)
 
     def _lead(self, end: int, frame: Table) -> Output:
-        """The window has slid over a new frame."""
+        """The window slides over a new frame."""
         sliding, last = self._sliding, self._last
         self._touch_window(frame)
         counts = self._operation.item_count is not None
@@ -387,7 +395,7 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _combine_frames(self, table: Table, start: int, end: int) -> Output:
         """Put all frames of a window into the table, without changing them."""
-        for frame_end in range(start + self._window.slide, end + 1, self._window.slide):
+        for frame_end in range(start + self._window.frame, end + 1, self._window.frame):
             frame = self._frames.get(frame_end)
             if frame is not None:
                 yield from self._in_slices(
@@ -408,15 +416,15 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _open_windows(self) -> Output:
         """What each window holds that is not complete and has any events."""
-        size, slide, frames = self._window.size, self._window.slide, self._frames
+        window, size, frames = self._window, self._window.size, self._frames
         ends = sorted(frames)
         end = self._time
         while ends:
-            end += slide
+            end = window.next_end(end)
             first = bisect_right(ends, end - size)
             if first == len(ends):
                 return
-            end = max(end, ends[first])
+            end = max(end, window.next_end(ends[first] - 1))
             table = frames.get(end, {})
             if self._slides:
                 table = {}

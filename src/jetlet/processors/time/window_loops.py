@@ -8,8 +8,8 @@ A frame is a table of accumulators by key; frames are known by the time at which
         start, end = 1, 0
         for time, item in events:
             if not start <= time < end:
-                start = time - time % slide
-                end = start + slide
+                start = time - time % length
+                end = start + length
                 if end <= done_upto:
                     late.append(item)
                     start, end = 1, 0
@@ -28,7 +28,7 @@ A frame is a table of accumulators by key; frames are known by the time at which
         return late
 
 It looks for another frame only where the time leaves the one it has, which for events in about the
-right order is seldom.
+right order is seldom. Where there are gaps between windows, it also leaves out what falls into one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jetlet.pipeline.aggregates.loop import GeneratedCode, LoopBody, write_keyed_add
+from jetlet.pipeline.windows import SlidingWindow
 
 __all__ = ["FrameLoop", "ResultLoop", "frame_loop", "result_loop"]
 
@@ -52,7 +53,7 @@ windows has those that end where it ends.
 def frame_loop(
     body: LoopBody,
     key_fn: Callable[[Any], Any],
-    slide: int,
+    window: SlidingWindow,
     name: str,
     touched: Mapping[Any, dict[Any, Any]] | None = None,
 ) -> FrameLoop:
@@ -61,13 +62,18 @@ def frame_loop(
     ``touched`` gets the keys, by frame.
     """
     code = GeneratedCode()
-    step = code.bind(slide, "slide")
+    length = code.bind(window.frame, "length")
     code.line("late = []")
     code.line("start, end = 1, 0")
     with code.block("for time, item in events:"):
         with code.block("if not start <= time < end:"):
-            code.line(f"start = time - time % {step}")
-            code.line(f"end = start + {step}")
+            code.line(f"start = time - time % {length}")
+            code.line(f"end = start + {length}")
+            if window.has_gaps:
+                slide, size = code.bind(window.slide, "slide"), code.bind(window.size, "size")
+                with code.block(f"if start % {slide} >= {size}:"):
+                    code.line("start, end = 1, 0")
+                    code.line("continue")
             with code.block("if end <= done_upto:"):
                 code.line("late.append(item)")
                 code.line("start, end = 1, 0")

@@ -44,6 +44,9 @@ class BatchHistory:
         self._job_name = job_name
         self._config = config
 
+    def seconds_without(self) -> None:
+        """Nothing: a batch comes when there is data for it."""
+
     def begin_attempt(self, job_id: str) -> BatchesSoFar:
         """Claim an epoch and find what to go on from; may block."""
         fresh = self.attempt is None and self._config.start_fresh
