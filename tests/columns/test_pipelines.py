@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet import Pipeline, agg, col, it, record, sinks, sources, when
+from jetlet import Pipeline, agg, col, it, lit, record, sinks, sources, when
 from jetlet.errors import JobFailedError
 
 ROWS = [
@@ -85,6 +85,54 @@ def test_range_beyond_64_bits_stays_a_list():
     numbers = range(2**64, 2**64 + 300)
 
     assert rows_of(numbers, lambda s: s.filter(it > 2**64)) == list(numbers)[1:]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        agg.counting(),
+        agg.summing(col("quantity")),
+        agg.summing(col("price")),
+        agg.averaging(col("quantity")),
+        agg.all_of(agg.counting(), agg.summing(col("id") * 2), agg.averaging(col("price"))),
+        agg.all_of(agg.counting(), agg.summing(lambda row: row["id"])),
+        agg.all_of(agg.summing(col("id") * 2**45), agg.counting()),
+        agg.mapping(col("quantity"), agg.summing()),
+        agg.counting().and_then(str),
+    ],
+)
+@pytest.mark.parametrize(
+    "key", [None, col("user"), col("quantity"), col("id") % 1000, col("note"), col("price")]
+)
+def test_aggregate_of_a_table_is_that_of_the_list(operation, key):
+    def build(stage):
+        return (stage if key is None else stage.grouping_key(key)).aggregate(operation)
+
+    of_list, of_table = both(build)
+
+    assert sorted(map(repr, of_table)) == sorted(map(repr, of_list))
+
+
+def test_sums_beyond_64_bits_are_those_of_python():
+    rows = [{"k": i % 2, "n": 2**62 - i} for i in range(1000)]
+
+    of_list, of_table = both(
+        lambda s: s.grouping_key(col("k")).aggregate(agg.summing(col("n"))), rows
+    )
+
+    assert sorted(of_list) == sorted(of_table)
+    assert max(total for _, total in of_table) > 2**64
+
+
+def test_null_in_a_sum_fails_in_a_table_as_in_a_list():
+    rows = [{"n": i if i != 700 else None} for i in range(1000)]
+    messages = []
+    for items in (rows, pa.Table.from_pylist(rows)):
+        with pytest.raises(JobFailedError) as caught:
+            rows_of(items, lambda s: s.grouping_key(lit(1)).aggregate(agg.summing(col("n"))))
+        messages.append(str(caught.value).split("\n")[0])
+    assert messages[0] == messages[1]
+    assert "None" in messages[0]
 
 
 def run_parquet(source, target, build):

@@ -32,12 +32,21 @@ from jetlet.pipeline.expressions.nodes import (
     When,
     walk,
 )
+from jetlet.pipeline.expressions.operations import OPERATIONS
 from jetlet.pipeline.functions import whole_item
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LeaveToPython", "can_compile", "evaluate", "is_for_columns", "tree_of"]
+__all__ = [
+    "LeaveToPython",
+    "can_compile",
+    "evaluate",
+    "fields_of",
+    "is_for_columns",
+    "plain_array",
+    "tree_of",
+]
 
 EXACT = 2**53
 """Integers up to here are exact as floats."""
@@ -73,6 +82,21 @@ def can_compile(node: Node) -> bool:
     return True
 
 
+def fields_of(node: Node) -> frozenset[str] | None:
+    """The fields of the item that an expression asks for; ``None`` if it is about all of it."""
+    if isinstance(node, Item):
+        return None
+    if isinstance(node, Field) and isinstance(node.of, Item):
+        return frozenset({node.name})
+    found: set[str] = set()
+    for child in node.children:
+        fields = fields_of(child)
+        if fields is None:
+            return None
+        found |= fields
+    return frozenset(found)
+
+
 def is_for_columns(fn: Callable[..., Any]) -> bool:
     """True for a function of an item that is an expression which can be done over columns."""
     tree = tree_of(fn)
@@ -91,6 +115,13 @@ def evaluate(node: Node, table: Table) -> Table:
     if isinstance(value, _Whole):
         return Table(value.columns, value.form, table.times)
     return Table.of_arrays([_as_array(value, len(table))], VALUE, table.times)
+
+
+def plain_array(table: Table) -> pa.Array:
+    """The column of items that are values, in a type that kernels know."""
+    if table.form != VALUE:
+        raise LeaveToPython("whole items")
+    return _known(_plain(table.array))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +155,10 @@ def _value(node: Node, table: Table) -> Any:
                 raise LeaveToPython(operation)
             if operation == "is_in":
                 return _is_in(_plain(_value(arguments[0], table)), arguments[1])
-            return kernel(*[_plain(_value(each, table)) for each in arguments])
+            values = [_value(each, table) for each in arguments]
+            if not OPERATIONS[operation].takes_null and _is_of_words(values):
+                return _by_word(kernel, values)
+            return kernel(*map(_plain, values))
     raise LeaveToPython(str(node))
 
 
@@ -135,20 +169,45 @@ def _of_columns(columns: pa.RecordBatch, form: Form) -> Any:
 def _known(array: pa.Array) -> pa.Array:
     """A column in a type that kernels know."""
     import pyarrow as pa
-    from pyarrow import types
 
     kind = array.type
-    if types.is_dictionary(kind):
-        return array.dictionary_decode()
     if str(kind) in ("string_view", "large_string"):
         return array.cast(pa.string())
     return array
 
 
 def _plain(value: Any) -> Any:
+    from pyarrow import types
+
     if isinstance(value, _Whole):
         raise LeaveToPython("an operation on the whole item")
-    return value
+    return _known(value.dictionary_decode()) if types.is_dictionary(value.type) else value
+
+
+def _is_of_words(values: Sequence[Any]) -> bool:
+    """True if one of them is a column that is stored as a dictionary, and all others constants."""
+    import pyarrow as pa
+
+    columns = [value for value in values if not isinstance(value, pa.Scalar)]
+    return (
+        len(columns) == 1
+        and isinstance(columns[0], pa.DictionaryArray)
+        and len(columns[0].dictionary) < len(columns[0])
+    )
+
+
+def _by_word(kernel: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """What a kernel gives for each word of the dictionary, for each row."""
+    import pyarrow as pa
+
+    indices: Any = None
+    words = []
+    for value in values:
+        if isinstance(value, pa.DictionaryArray):
+            indices = value.indices
+            value = _known(value.dictionary)
+        words.append(value)
+    return kernel(*words).take(indices)
 
 
 def _scalar(value: Any) -> Any:

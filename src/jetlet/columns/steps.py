@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
-from jetlet.core.table import VALUE, Table
+from jetlet.columns.arrow import (
+    LeaveToPython,
+    can_compile,
+    evaluate,
+    fields_of,
+    plain_array,
+    tree_of,
+)
+from jetlet.core.table import Record, Table
 from jetlet.pipeline.expressions.nodes import Node
 
 __all__ = ["LEAST_ROWS", "Attempts", "ColumnSteps"]
@@ -50,7 +57,21 @@ class ColumnSteps:
             if kind not in ("map", "filter") or tree is None or not can_compile(tree):
                 break
             self._steps.append((kind, tree))
+        self._wanted = [self._fields_behind(i + 1) for i in range(len(self._steps))]
+        """Which fields the steps behind each ask for, up to one that makes something else of them;
+        the others need not be filtered."""
         self._attempts = Attempts()
+
+    def _fields_behind(self, start: int) -> frozenset[str] | None:
+        found: frozenset[str] = frozenset()
+        for kind, tree in self._steps[start:]:
+            fields = fields_of(tree)
+            if fields is None:
+                return None
+            found |= fields
+            if kind == "map":
+                return found
+        return None
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -60,8 +81,8 @@ class ColumnSteps:
         if not self._attempts.begin(table):
             return None
         try:
-            for kind, tree in self._steps:
-                table = evaluate(tree, table) if kind == "map" else _kept(tree, table)
+            for (kind, tree), wanted in zip(self._steps, self._wanted, strict=True):
+                table = evaluate(tree, table) if kind == "map" else _kept(tree, table, wanted)
         except Exception:  # the items tell which of them it was, and what is to become of it
             self._attempts.end(has_worked=False)
             return None
@@ -69,18 +90,26 @@ class ColumnSteps:
         return table
 
 
-def _kept(tree: Node, table: Table) -> Table:
+def _kept(tree: Node, table: Table, wanted: frozenset[str] | None) -> Table:
+    """The rows that a filter keeps; of their columns only those that are ``wanted``."""
     import pyarrow.compute as pc
     from pyarrow import types
 
-    result = evaluate(tree, table)
-    if result.form != VALUE:
-        raise LeaveToPython("whether a whole item is true")
-    mask = result.array
+    mask = plain_array(evaluate(tree, table))
     if types.is_integer(mask.type):
         mask = pc.not_equal(mask, 0)
     elif types.is_null(mask.type):
         return table[:0]  # type: ignore[return-value]
     elif not types.is_boolean(mask.type):
         raise LeaveToPython(f"whether a {mask.type} is true")
-    return table.filter(mask)
+    return _narrowed(table, wanted).filter(mask)
+
+
+def _narrowed(table: Table, wanted: frozenset[str] | None) -> Table:
+    form = table.form
+    if wanted is None or not isinstance(form, Record) or not wanted < set(form.names):
+        return table
+    names = [name for name in form.names if name in wanted]
+    if not names or len(set(form.names)) < len(form.names):
+        return table
+    return Table(table.columns.select(names), Record(tuple(names)), table.times)

@@ -559,7 +559,10 @@ class Partitioner:
             keys = batch if key_fn is None else key_fn.on_table(batch).without_times()
             if keys.form != VALUE:
                 return np.array(self._ids(keys.items()), dtype=np.intp)
-            coded = keys.array.dictionary_encode(null_encoding="encode")
+            column = keys.array
+            if hasattr(column, "dictionary_decode"):
+                column = column.dictionary_decode()
+            coded = column.dictionary_encode(null_encoding="encode")
             ids = np.array(self._ids(values_of(coded.dictionary)), dtype=np.intp)
             return ids[coded.indices.to_numpy()]
         except Exception:  # the items tell which of them it is, and what of

@@ -251,6 +251,9 @@ def values_of(array: pa.Array) -> list[Any]:
             return array.to_numpy().tolist()  # type: ignore[no-any-return]
     if str(array.type) in _TEXT:
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    if str(array.type).startswith("dictionary<") and array.null_count == 0:
+        # One object for each word, and not for each row.
+        return list(map(values_of(array.dictionary).__getitem__, values_of(array.indices)))
     return array.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from jetlet.columns.accumulators import can_accumulate
 from jetlet.columns.arrow import is_for_columns
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
@@ -536,6 +537,11 @@ class AggregateTransform(Transform):
     key_fns: Sequence[KeyFn] | None
 
     has_timestamps = False
+
+    def takes_columns(self, ordinal: int) -> bool:
+        return can_accumulate(self.operation.shape) and (
+            self.key_fns is None or is_for_columns(self.key_fns[ordinal])
+        )
 
     def keeps_order(self, ordinal: int) -> bool:
         return False

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
+from jetlet.columns.accumulators import GroupedColumns, accumulator_of, can_accumulate
+from jetlet.columns.arrow import is_for_columns, tree_of
+from jetlet.columns.steps import Attempts
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
+from jetlet.core.table import Table
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
@@ -151,8 +155,41 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
         self._items = 0
         """Those since it was last looked what the table is made of."""
+        self._columns: GroupedColumns | None = None
+        """Accumulators that are still columns, if the operation and the key are for columns."""
+        tree = tree_of(key_fns[0])
+        if len(key_fns) == 1 and tree is not None and is_for_columns(key_fns[0]):
+            if can_accumulate(operation.shape):
+                assert operation.shape is not None
+                self._columns = GroupedColumns(tree, operation.shape)
+        self._attempts = Attempts()
+
+    def _add_columns(self, table: Table) -> bool:
+        """Add the rows of a table as columns; false if its items are to be added."""
+        columns = self._columns
+        if columns is None or not self._attempts.begin(table):
+            return False
+        try:
+            columns.add(table)
+        except Exception:  # the items tell which of them it was
+            self._attempts.end(has_worked=False)
+            self._leave_columns()
+            return False
+        self._attempts.end(has_worked=True)
+        if len(columns) > MAX_PARTIAL_KEYS:
+            self._leave_columns()
+        return True
+
+    def _leave_columns(self) -> None:
+        """Make entries of the table of what is in columns."""
+        if self._columns:
+            for entries in self._columns.take(BATCH_SIZE):
+                self._table.add(entries)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if batch.__class__ is Table and self._add_columns(batch):
+            self._pass_on_if_grown()
+            return
         key_fn = self._key_fns[ordinal]
         keys: Iterator[Any] = iter(batch) if key_fn is None else iter(self._keys(key_fn, batch))
         table = self._table.table
@@ -162,7 +199,10 @@ class AccumulateByKeyProcessor(KeyedProcessor):
             failure = item_failure(batch, keys, self._step)
             raise failure from lookup_error(error, failure.item, [key_fn])
         self._items += len(batch)
-        if not self._is_final and self._has_grown(table):
+        self._pass_on_if_grown()
+
+    def _pass_on_if_grown(self) -> None:
+        if not self._is_final and self._has_grown(self._table.table):
             for partial in self._drain():
                 self.send(partial)
 
@@ -186,7 +226,12 @@ class AccumulateByKeyProcessor(KeyedProcessor):
             error = e
         raise ItemFailedError(batch[len(keys)], self._step) from error
 
+    def save_to_snapshot(self) -> bool:
+        self._leave_columns()
+        return super().save_to_snapshot()
+
     def _drain(self) -> Iterator[list[Entry]]:
+        self._leave_columns()
         for entries in super()._drain():
             check_stable_keys([key for key, _ in entries], self.context, self._step)
             yield entries
@@ -237,8 +282,28 @@ class AccumulateProcessor(BatchProcessor):
         self._finish = operation.finish if is_final else whole_item
         self._value = operation.create()
         self._is_emitted = False
+        self._in_columns = operation.combine is not None and can_accumulate(operation.shape)
+        self._attempts = Attempts()
+
+    def _add_columns(self, table: Table) -> bool:
+        """Add the rows of a table as columns; false if its items are to be added."""
+        operation = self._operation
+        if not self._in_columns or not self._attempts.begin(table):
+            return False
+        assert operation.shape is not None
+        assert operation.combine is not None
+        try:
+            value = accumulator_of(operation.shape, table)
+        except Exception:  # the items tell which of them it was
+            self._attempts.end(has_worked=False)
+            return False
+        self._attempts.end(has_worked=True)
+        self._value = operation.combine(self._value, value)
+        return True
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        if batch.__class__ is Table and self._add_columns(batch):
+            return
         try:
             self._value = self._accumulate[ordinal](self._value, batch)
         except Exception as error:

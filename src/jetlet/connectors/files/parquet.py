@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 8 * BATCH_SIZE
 """How many rows are turned into columns together; the first such rows settle the types."""
+MOST_PER_WORD = 2
+"""Bytes that a value of a column takes in the file, if there are so few that it is read as a
+dictionary."""
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 20
 
@@ -108,7 +111,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
 
     def _read(self, split: RowGroups, size: int, *, in_columns: bool = False) -> Iterator[Any]:
         with self._open(split.location) as file:
-            for batch in self._batches(file, split, size):
+            for batch in self._batches(file, split, size, in_columns=in_columns):
                 if batch.num_rows:
                     wanted = batch if self._columns is None else batch.select(self._columns)
                     if in_columns and _is_readable(wanted):
@@ -141,7 +144,9 @@ class ParquetSource(FileSource[dict[str, Any]]):
         if items:
             yield items
 
-    def _batches(self, file: Any, split: RowGroups, size: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, file: Any, split: RowGroups, size: int, *, in_columns: bool
+    ) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
         from pyarrow.fs import LocalFileSystem
@@ -149,7 +154,8 @@ class ParquetSource(FileSource[dict[str, Any]]):
         predicate = self._filter()
         row_groups = list(range(split.start, split.end))
         if predicate is None:
-            with pq.ParquetFile(file) as parquet:
+            words = _dictionaries(file, row_groups) if in_columns else None
+            with pq.ParquetFile(file, read_dictionary=words) as parquet:
                 yield from parquet.iter_batches(
                     batch_size=size,
                     row_groups=row_groups,
@@ -384,6 +390,8 @@ def _is_readable(batch: pa.RecordBatch) -> bool:
     from pyarrow import types
 
     for column in batch.columns:
+        if types.is_dictionary(column.type):
+            column = column.dictionary
         kind = column.type
         if types.is_string(kind) or types.is_large_string(kind):
             try:
@@ -403,11 +411,39 @@ def _is_readable(batch: pa.RecordBatch) -> bool:
     return True
 
 
+def _dictionaries(file: Any, row_groups: Sequence[int]) -> list[str]:
+    """The columns of text that have few different values, as far as their sizes tell.
+
+    Such are read as dictionaries, so that what is done to a text is done once.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as parquet:
+        metadata = parquet.metadata
+        group = metadata.row_group(row_groups[0])
+        texts = {
+            field.name
+            for field in parquet.schema_arrow
+            if field.type in (pa.string(), pa.large_string())
+        }
+        columns = map(group.column, range(group.num_columns))
+        return [
+            column.path_in_schema
+            for column in columns
+            if column.path_in_schema in texts
+            and column.has_dictionary_page
+            and column.total_uncompressed_size <= MOST_PER_WORD * column.num_values
+        ]
+
+
 def _kind_of_items(kind: pa.DataType) -> pa.DataType | None:
     """The type of the column that Arrow makes of the values of one; ``None`` if it depends."""
     import pyarrow as pa
     from pyarrow import types
 
+    if types.is_dictionary(kind):
+        return _kind_of_items(kind.value_type)
     if types.is_integer(kind) and kind != pa.uint64():
         return pa.int64()
     if types.is_floating(kind):

@@ -136,6 +136,7 @@ def _adapted(
         accumulate_batch=(accumulate_batch,),
         accumulate_keyed=None,
         loop_bodies=(body,),
+        shape=None,
         name=f"{name}_{downstream.name}",
         made_of=(downstream.definition,),
     )
@@ -209,8 +210,12 @@ def all_of(*operations: _Operation) -> _Operation:
         in_place=True,
     )
     operation = _side_by_side("all_of", operations, (_accumulate(body),), (body,))
+    shapes = tuple(each.shape for each in operations if each.shape is not None)
     return replace(
-        operation, accumulate_batch=(accumulate_batch,), item_count=_count_of_one(operations)
+        operation,
+        accumulate_batch=(accumulate_batch,),
+        item_count=_count_of_one(operations),
+        shape=shapes if len(shapes) == len(operations) else None,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregates.loop import KeyedLoop, LoopBody, keyed_loop
+from jetlet.pipeline.aggregates.shape import Shape
 from jetlet.pipeline.aggregates.tables import (
     TableCombiner,
     TableDeductor,
@@ -83,6 +84,9 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     item_count: Callable[[A], int] | None = None
     """How many items the accumulator has seen, if it knows. A sliding window then need not keep
     count itself to tell when a key has none left."""
+    shape: Shape | None = None
+    """What an accumulator is made of, if it is sums and counts: then it can be worked out over
+    columns."""
     name: str = "aggregate"
     made_of: tuple[str, ...] = ()
     """What, besides the name, says what an accumulator is: the definitions of the operations that

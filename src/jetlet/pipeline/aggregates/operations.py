@@ -21,6 +21,7 @@ from jetlet.pipeline.aggregates.operation import (
     check_function,
     check_whole_number,
 )
+from jetlet.pipeline.aggregates.shape import Part
 from jetlet.pipeline.functions import call_each, whole_item
 
 __all__ = [
@@ -53,6 +54,7 @@ def counting() -> AggregateOperation[Any, int, int]:
         accumulate_keyed=(_count_keyed,),
         loop_bodies=(LoopBody(_zero, _write_count, _write_first_count),),
         item_count=whole_item,
+        shape=Part("count"),
         name="counting",
     )
 
@@ -126,6 +128,7 @@ def summing(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, An
         accumulate_batch=(_sum_batch if fn is whole_item else accumulate_batch,),
         accumulate_keyed=(_sum_keyed if fn is whole_item else accumulate_keyed,),
         loop_bodies=(LoopBody(_zero, write_add, write_first),),
+        shape=Part("sum", fn),
         name="summing",
     )
 

@@ -1,0 +1,231 @@
+"""Accumulators of operations over columns: one for all rows, or one for each key.
+
+An operation that can be accumulated so says it with a :data:`Shape`: a :class:`Part`, such as a sum
+of what a function gives, or a tuple of shapes, whose accumulator is a list of theirs. What comes
+out are the operation's own accumulators, to be combined with those that were made of items.
+
+The same as for steps goes for these: what columns cannot do with certainty raises, and the items
+of the batch are accumulated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jetlet.columns.arrow import (
+    LeaveToPython,
+    evaluate,
+    is_for_columns,
+    plain_array,
+    tree_of,
+)
+from jetlet.core.table import VALUE, Entry, Form, Table, values_of
+from jetlet.pipeline.aggregates.shape import Part, Shape
+from jetlet.pipeline.expressions.nodes import Node
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["GroupedColumns", "Values", "accumulator_of", "can_accumulate", "parts_of"]
+
+LARGEST_SUM = 2**62
+"""What the sums of columns stay below: they have 64 bits, those of Python any number."""
+ROWS_AT_ONCE = 64 * 1024
+"""Rows that are grouped together: the more, the less each costs, up to the size of a cache."""
+
+
+def parts_of(shape: Shape) -> Iterator[Part]:
+    """The parts of a shape, in order."""
+    if isinstance(shape, Part):
+        yield shape
+    else:
+        for each in shape:
+            yield from parts_of(each)
+
+
+def can_accumulate(shape: Shape | None) -> bool:
+    """True if all of it can be worked out over columns, at least for some types of them."""
+    return shape is not None and all(
+        part.fn is None or is_for_columns(part.fn) for part in parts_of(shape)
+    )
+
+
+def accumulators(shape: Shape, columns: Iterator[Sequence[Any]]) -> list[Any]:
+    """The accumulators of many keys, from a sequence of values for each part."""
+    if isinstance(shape, Part):
+        return list(next(columns))
+    return list(map(list, zip(*[accumulators(each, columns) for each in shape], strict=True)))
+
+
+def accumulator_of(shape: Shape, table: Table) -> Any:
+    """The accumulator of all rows."""
+    import pyarrow.compute as pc
+
+    values = Values(shape).of(table)
+    columns = iter(values)
+    totals = [
+        [len(table) if part.kind == "count" else pc.sum(next(columns)).as_py()]
+        for part in parts_of(shape)
+    ]
+    return accumulators(shape, iter(totals))[0]
+
+
+class Values:
+    """The columns that the sums of a shape are made of."""
+
+    def __init__(self, shape: Shape) -> None:
+        trees = [tree_of(part.fn) for part in parts_of(shape) if part.fn is not None]
+        self._trees = [tree for tree in trees if tree is not None]
+        self.bound = 0
+        """No sum of what was asked for has more digits than this."""
+
+    def of(self, table: Table) -> list[pa.Array]:
+        """A column of numbers for each sum; refuses what may not fit into 64 bits together."""
+        found = []
+        bound = 0
+        for tree in self._trees:
+            array, most = _summable(evaluate(tree, table))
+            bound = max(bound, most * len(table))
+            found.append(array)
+        if self.bound + bound >= LARGEST_SUM:
+            raise LeaveToPython("sums that may be too large for columns")
+        self.bound += bound
+        return found
+
+
+def _decoded(keys: Table) -> Table:
+    """Keys of batches that have dictionaries of their own, in one type."""
+    from pyarrow import types
+
+    columns = keys.columns.columns
+    if not any(types.is_dictionary(column.type) for column in columns):
+        return keys
+    plain = [plain_array(Table.of_arrays([column], VALUE)) for column in columns]
+    return Table.of_arrays(plain, keys.form)
+
+
+def _is_hashable(form: Form) -> bool:
+    if isinstance(form, Entry):
+        return all(map(_is_hashable, form.parts))
+    return form == VALUE
+
+
+def _summable(values: Table) -> tuple[pa.Array, int]:
+    """The column, in which nothing is null, and how large its integers are at the most."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    array = plain_array(values)
+    if array.null_count:
+        raise LeaveToPython("a sum with null")  # which fails for the first of them
+    if types.is_floating(array.type):
+        return array.cast(pa.float64()), 0
+    if not types.is_integer(array.type):
+        raise LeaveToPython(f"a sum of {array.type}")
+    array = array.cast(pa.int64())
+    least, most = pc.min_max(array).as_py().values()
+    return array, max(abs(least), abs(most)) if len(array) else 0
+
+
+class GroupedColumns:
+    """Accumulators by key, while they are columns."""
+
+    def __init__(self, key: Node, shape: Shape) -> None:
+        self._key = key
+        self._shape = shape
+        self._parts = list(parts_of(shape))
+        self._values = Values(shape)
+        self._key_form: Form = VALUE
+        self._waiting: list[pa.RecordBatch] = []
+        """Rows that are not grouped yet."""
+        self._rows = 0
+        self._grouped: list[pa.Table] = []
+        """Groups, of which several may be of one key."""
+        self._groups = 0
+        self._schema: pa.Schema | None = None
+
+    def __len__(self) -> int:
+        """How many groups there are, at the most."""
+        return self._groups + self._rows
+
+    def add(self, table: Table) -> None:
+        """Add the rows of a table; raises if the items are to tell, and has taken none then."""
+        import pyarrow as pa
+
+        keys = _decoded(evaluate(self._key, table))
+        if not _is_hashable(keys.form):
+            raise LeaveToPython("keys that are none")
+        for column in keys.columns.columns:
+            if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+                raise LeaveToPython(f"keys of {column.type}")
+        values = self._values.of(table)
+        arrays = [*keys.columns.columns, *values]
+        names = [*(f"k{i}" for i in range(keys.form.width)), *(f"v{i}" for i in range(len(values)))]
+        rows = pa.RecordBatch.from_arrays(arrays, names=names)
+        if self._schema is not None and (
+            self._schema != rows.schema or self._key_form != keys.form
+        ):
+            raise LeaveToPython("columns of other types than before")
+        self._schema, self._key_form = rows.schema, keys.form
+        self._waiting.append(rows)
+        self._rows += len(rows)
+        if self._rows >= ROWS_AT_ONCE:
+            self._group()
+
+    def _group(self) -> None:
+        """Group the rows that wait; and all groups, when there are many that may be of one key."""
+        import pyarrow as pa
+
+        if self._rows:
+            rows = pa.Table.from_batches(self._waiting)
+            self._waiting, self._rows = [], 0
+            grouped = self._reduced(rows, first=True)
+            self._grouped.append(grouped)
+            self._groups += len(grouped)
+        if len(self._grouped) > 1:
+            if self._groups > 2 * max(ROWS_AT_ONCE, len(self._grouped[0])):
+                self._regroup()
+
+    def _regroup(self) -> None:
+        import pyarrow as pa
+
+        self._grouped = [self._reduced(pa.concat_tables(self._grouped), first=False)]
+        self._groups = len(self._grouped[0])
+
+    def _reduced(self, rows: pa.Table, *, first: bool) -> pa.Table:
+        names = rows.schema.names
+        keys = [name for name in names if name.startswith("k")]
+        wanted: list[tuple[Any, str]] = [(name, "sum") for name in names if name.startswith("v")]
+        wanted.append(([], "count_all") if first else ("count_all", "sum"))
+        grouped = rows.group_by(keys, use_threads=False).aggregate(wanted)
+        plain = [name.removesuffix("_sum") for name in grouped.schema.names]
+        return grouped.rename_columns(plain).select([*keys, *sorted(set(plain) - set(keys))])
+
+    def take(self, size: int) -> Iterator[list[tuple[Any, Any]]]:
+        """All pairs of key and accumulator, some at a time; leaves none."""
+        self._group()
+        if len(self._grouped) > 1:
+            self._regroup()
+        grouped, self._grouped, self._groups = self._grouped, [], 0
+        self._values.bound = 0
+        self._schema = None
+        for groups in grouped:
+            for batch in groups.combine_chunks().to_batches(max_chunksize=size):
+                yield self._entries(batch)
+
+    def _entries(self, groups: pa.RecordBatch) -> list[tuple[Any, Any]]:
+        columns = {
+            name: values_of(column)
+            for name, column in zip(groups.schema.names, groups.columns, strict=True)
+        }
+        keys = self._key_form.items(
+            [columns[f"k{i}"] for i in range(self._key_form.width)], len(groups)
+        )
+        sums = iter(sorted((n for n in columns if n.startswith("v")), key=lambda n: int(n[1:])))
+        parts = [
+            columns["count_all"] if part.kind == "count" else columns[next(sums)]
+            for part in self._parts
+        ]
+        return list(zip(keys, accumulators(self._shape, iter(parts)), strict=True))
