@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jetlet.pipeline.expressions.expression import it
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
     from jetlet.pipeline.join import JoinClause
+    from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer
     from jetlet.pipeline.pipeline import Pipeline
     from jetlet.pipeline.service_factory import service, shared_service
     from jetlet.pipeline.stage import Stage
@@ -35,10 +36,13 @@ _HOMES = {
     "JobConfig": "jetlet.jobs.config",
     "JobStatus": "jetlet.jobs.job",
     "JoinClause": "jetlet.pipeline.join",
+    "KeyedProcess": "jetlet.pipeline.keyed_process",
     "Pipeline": "jetlet.pipeline.pipeline",
+    "ProcessContext": "jetlet.pipeline.keyed_process",
     "RawRecord": "jetlet.pipeline.errors",
     "SparkEngine": "jetlet.spark.engine",
     "Stage": "jetlet.pipeline.stage",
+    "Timer": "jetlet.pipeline.keyed_process",
     "Tls": "jetlet.network.tls",
     "WindowResult": "jetlet.pipeline.windows",
     "agg": "jetlet.agg",
@@ -64,10 +68,13 @@ __all__ = [
     "JobConfig",
     "JobStatus",
     "JoinClause",
+    "KeyedProcess",
     "Pipeline",
+    "ProcessContext",
     "RawRecord",
     "SparkEngine",
     "Stage",
+    "Timer",
     "Tls",
     "WindowResult",
     "__version__",

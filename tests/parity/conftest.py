@@ -54,7 +54,8 @@ def _cluster() -> Iterator[Any]:
 
 
 KEYED = frozenset(
-    f"test_{name}" for name in ("aggregates", "joins", "stateful", "streams", "take", "windows")
+    f"test_{name}"
+    for name in ("aggregates", "joins", "processes", "stateful", "streams", "take", "windows")
 )
 """Where items go from member to member by key."""
 STREAMED = frozenset({"test_streams", "test_windows"})

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from jetlet import Pipeline, agg, sinks, sources, windows
+from jetlet import KeyedProcess, Pipeline, agg, sinks, sources, windows
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError
 from jetlet.testing import Timed, scripted_stream
 
@@ -94,6 +94,64 @@ class TestTheEndOfAState:
         for stage in (timed, keyed):
             with pytest.raises(InvalidArgumentError, match="what on_end returns would have no ti"):
                 EXPIRING[method](stage, on_end=print)
+
+
+class Nothing(KeyedProcess):
+    def on_item(self, ctx, state, item):
+        pass
+
+
+class TestProcess:
+    def test_it_is_a_class_or_an_instance_or_a_function(self, numbers, keyed):
+        instance = Nothing()
+        for stage, has_timestamps in ((numbers.grouping_key(abs), False), (keyed, True)):
+            for process in (Nothing, instance):
+                made = stage.process(process, name="p", local_parallelism=3)
+                transform = made._transform
+                assert isinstance(transform.create(), Nothing)
+                assert (made.name, transform.local_parallelism) == ("p", 3)
+                assert made.has_timestamps == has_timestamps
+        assert keyed.process(instance)._transform.create() is instance
+        made = keyed.process(print, create=list, on_timer=max, on_end=min)._transform.create()
+        assert made.create() == []
+        assert (made.item_fn, made.timer_fn, made.end_fn) == (print, max, min)
+
+    @pytest.mark.parametrize(
+        ("arguments", "options", "message"),
+        [
+            ((int,), {}, r"write class int\(jetlet.KeyedProcess\), with on_item"),
+            ((5,), {}, "a KeyedProcess, or a function of context, state and item"),
+            ((Nothing,), {"on_timer": print}, "has a method for it: leave out on_timer"),
+            ((print,), {"create": []}, "a function as create"),
+            ((print,), {"on_timer": 5}, "a function as on_timer"),
+            ((print,), {"late": print}, "late takes a sink"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, keyed, arguments, options, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            keyed.process(*arguments, **options)
+
+    def test_nothing_is_late_without_timestamps(self, numbers):
+        with pytest.raises(MissingTimestampsError, match="a sink for late items needs them"):
+            numbers.grouping_key(abs).process(Nothing, late=sinks.collect())
+        with pytest.raises(AttributeError, match=r"write \.grouping_key\(key_fn\)\.process"):
+            numbers.process(Nothing)
+
+    def test_a_function_upgrades_by_what_makes_its_state(self, keyed):
+        class State:
+            schema_version = 2
+
+            @staticmethod
+            def upgrade(old_version, state):
+                return (old_version, state)
+
+        made = keyed.process(print, create=State)._transform.create()
+        assert made.schema_version == 2
+        assert made.upgrade(1, "old") == (1, "old")
+        plain = keyed.process(print)._transform.create()
+        assert (plain.schema_version, plain.create()) == (1, None)
+        with pytest.raises(NotImplementedError, match="saved with schema_version 3"):
+            plain.upgrade(3, None)
 
 
 class TestIntervalJoin:

@@ -15,7 +15,17 @@ from collections import Counter
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, agg, sinks, sources, windows
+from jetlet import (
+    EmbeddedEngine,
+    JobConfig,
+    JobStatus,
+    KeyedProcess,
+    Pipeline,
+    agg,
+    sinks,
+    sources,
+    windows,
+)
 from jetlet.core import Processor, State, Traits
 from jetlet.errors import JobFailedError, RestartableError
 from jetlet.tasks import stores
@@ -132,6 +142,30 @@ def modulo(item):
     return item % KEYS
 
 
+class Reminders(KeyedProcess):
+    """A timer for each item, and one by the clock for all that has come meanwhile."""
+
+    def create(self):
+        return []
+
+    def on_item(self, ctx, state, item):
+        if isinstance(item, tuple):
+            ctx.set_timer(str(item), ctx.time + 30)
+        state.append(item)
+        ctx.set_timer("flush", ctx.now + 1, processing_time=True)
+
+    def on_timer(self, ctx, state, timer):
+        if timer.is_processing_time:
+            self.on_end(ctx, state)
+        else:
+            ctx.emit(f"{timer.name} at {timer.time}")
+
+    def on_end(self, ctx, state):
+        for item in state:
+            ctx.emit(item)
+        state.clear()
+
+
 SUM = agg.all_of(agg.counting(), agg.summing(lambda item: item[1]))
 
 BOUNDED = {
@@ -145,6 +179,7 @@ BOUNDED = {
         on_end=lambda state, key: (key, -len(state)),
     ),
     "rolling": lambda p, stage: stage.grouping_key(modulo).rolling_aggregate(agg.counting()),
+    "process": lambda p, stage: stage.grouping_key(modulo).process(Reminders),
     "aggregate": lambda p, stage: stage.grouping_key(modulo).aggregate(agg.summing()),
     "aggregate-all": lambda p, stage: stage.aggregate(agg.averaging()),
     "hash-join": lambda p, stage: stage.hash_join(
@@ -184,6 +219,7 @@ TIMED = {
         ttl=COUNT // 4,
         on_evict=lambda state, key, time: (key, -len(state)),
     ),
+    "process": lambda p, stage: stage.grouping_key(key_of).process(Reminders),
     "interval-join": lambda p, stage: stage.grouping_key(key_of).interval_join(
         events(p).grouping_key(key_of), -20, 20
     ),
@@ -218,7 +254,7 @@ def run(p, config, parallelism):
     ("read", "build"),
     [
         *(pytest.param(numbers, build, id=name) for name, build in BOUNDED.items()),
-        *(pytest.param(events, build, id=name) for name, build in TIMED.items()),
+        *(pytest.param(events, build, id=f"{name}, timed") for name, build in TIMED.items()),
     ],
 )
 def test_nothing_is_lost_and_nothing_comes_twice(read, build, tmp_path):

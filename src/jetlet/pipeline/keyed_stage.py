@@ -9,11 +9,12 @@ from jetlet.core.durations import Duration
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.checks import check_operation, co_arguments
+from jetlet.pipeline.checks import check_late, check_operation, check_timestamps, co_arguments
 from jetlet.pipeline.join import interval_join_transform
+from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, keyed_process
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
-from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind
+from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, ProcessTransform
 from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 
@@ -215,6 +216,77 @@ class StageWithKey(Generic[T, K]):
                 local_parallelism=local_parallelism,
                 on_error=on_error,
                 **expiry.options(f"{kind}_stateful", self._stage),
+            )
+        )
+
+    @overload
+    def process(
+        self,
+        process: type[KeyedProcess[S, T, R]] | KeyedProcess[S, T, R],
+        *,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]: ...
+    @overload
+    def process(
+        self,
+        process: Callable[[ProcessContext[Any], S, T], None],
+        *,
+        create: Callable[[], S],
+        on_timer: Callable[[ProcessContext[Any], S, Timer], None] | None = None,
+        on_end: Callable[[ProcessContext[Any], S], None] | None = None,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]: ...
+    @overload
+    def process(
+        self,
+        process: Callable[[ProcessContext[Any], None, T], None],
+        *,
+        on_timer: Callable[[ProcessContext[Any], None, Timer], None] | None = None,
+        on_end: Callable[[ProcessContext[Any], None], None] | None = None,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]: ...
+    def process(
+        self,
+        process: Any,
+        *,
+        create: Callable[[], Any] | None = None,
+        on_timer: Callable[..., None] | None = None,
+        on_end: Callable[..., None] | None = None,
+        late: LateSink | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """State per key with timers: for what has to be done when nothing comes.
+
+        ``process`` is a subclass of :class:`~jetlet.KeyedProcess` or an instance of one, or a
+        function of context, state and item, with ``create``, ``on_timer`` and ``on_end`` beside it
+        in the place of the methods.
+
+        An item that comes behind the watermark is late: it is counted and goes to the sink
+        ``late``.
+        """
+        made = keyed_process(process, create, on_timer, on_end)
+        check_late(late)
+        if late is not None:
+            check_timestamps(self._stage, "a sink for late items")
+        return self._stage._add(
+            ProcessTransform(
+                name=name or "process",
+                create=made,
+                key_fn=self._key_fn,
+                late=late,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
             )
         )
 

@@ -19,6 +19,7 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.keyed_process import KeyedProcess
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import AnySink, ClientSink, OnError, Sink
 from jetlet.pipeline.source import BatchSource
@@ -29,6 +30,8 @@ Kind = Literal["map", "filter", "flat_map"]
 KeyFn = Callable[[Any], Any]
 TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
+TIMER_STEP = 100
+"""Milliseconds of event time that a timer may be late."""
 DEFAULT_IDLE_TIMEOUT = 60_000
 """Milliseconds after which a source partition that sends nothing is not waited for any more."""
 
@@ -381,6 +384,16 @@ class StatefulTransform(KeyedTransform):
     @property
     def watermark_step(self) -> int:
         return _tenth(self.ttl)
+
+
+@dataclass(eq=False, kw_only=True)
+class ProcessTransform(KeyedTransform):
+    """A user's process, with state and timers per key."""
+
+    key_fn: KeyFn
+    create: Callable[[], KeyedProcess[Any, Any, Any]]
+
+    watermark_step = TIMER_STEP
 
 
 @dataclass(eq=False, kw_only=True)

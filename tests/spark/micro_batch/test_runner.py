@@ -10,7 +10,17 @@ from collections import Counter
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, agg, sinks, sources, windows
+from jetlet import (
+    EmbeddedEngine,
+    JobConfig,
+    JobStatus,
+    KeyedProcess,
+    Pipeline,
+    agg,
+    sinks,
+    sources,
+    windows,
+)
 from jetlet.core import Processor
 from jetlet.errors import (
     InvalidArgumentError,
@@ -81,6 +91,24 @@ def with_times(stage):
     return stage.with_timestamps(lambda event: event["time"], LAG)
 
 
+class Reminders(KeyedProcess):
+    """A timer for each event, and one that moves on with them."""
+
+    def create(self):
+        return []
+
+    def on_item(self, ctx, state, item):
+        state.append(item["value"])
+        ctx.set_timer(str(item["value"]), ctx.time + 100)
+
+    def on_timer(self, ctx, state, timer):
+        ctx.emit((ctx.key, timer.name, timer.time))
+        state.remove(int(timer.name))
+
+    def on_end(self, ctx, state):
+        ctx.emit((ctx.key, "left", len(state)))
+
+
 class AllKinds:
     """A pipeline with one of everything that keeps something between batches."""
 
@@ -97,6 +125,7 @@ class AllKinds:
         self.collect("global", events.window(windows.tumbling(200)).aggregate(agg.counting()))
         self.collect("rolling", keyed.rolling_aggregate(agg.summing(lambda e: e["value"])))
         self.collect("stateful", keyed.map_stateful(list, number_of))
+        self.collect("timers", keyed.process(Reminders))
         self.collect("first", keyed.filter_stateful(list, is_first))
         twice = (
             keyed.window(windows.tumbling(100))
@@ -196,6 +225,30 @@ def test_events_are_late_behind_what_the_batches_before_have_closed(engine, inbo
         (2000, 2),
     ]
     assert sorted(item["time"] for item in late.items) == [950, 1900]
+
+
+def batch_up(ctx, state, event):
+    state.append(event["value"])
+    ctx.set_timer("flush", ctx.now + 1, processing_time=True)
+
+
+def flush(ctx, state, timer=None):
+    if state:
+        ctx.emit((ctx.key, tuple(sorted(state)), timer is not None))
+        state.clear()
+
+
+def test_processing_time_moves_with_the_batch(engine, inbox):
+    """In the first batch it stands still, since there is none before."""
+    inbox.put_in_files([event(0, "k", n) for n in range(30)], 10, 20)
+    p = Pipeline("clock")
+    found = sinks.collect()
+    stage = p.read_from(inbox.source()).with_timestamps(lambda e: e["time"])
+    keyed = stage.grouping_key(lambda e: e["key"])
+    keyed.process(batch_up, create=list, on_timer=flush, on_end=flush).write_to(found)
+    engine.submit(p).join()
+    assert [numbers for _, numbers, _ in found.items] == [tuple(range(20)), tuple(range(20, 30))]
+    assert all(is_due for _, _, is_due in found.items)
 
 
 def event(time, key="k", value=0):

@@ -1,4 +1,4 @@
-"""Functions with state, running aggregates, distinct items, sorting, and the first items."""
+"""Functions with state, also with timers, running aggregates, distinct items, sorting, take."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from jetlet.core.edge import from_
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.transforms import (
     DistinctTransform,
+    ProcessTransform,
     RollingTransform,
     SortTransform,
     StatefulTransform,
@@ -24,6 +25,7 @@ from jetlet.processors.sorting.sort import SortProcessor
 from jetlet.processors.stateful import StatefulProcessor
 from jetlet.processors.take import TakeProcessor
 from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
+from jetlet.processors.time.keyed_process import KeyedProcessProcessor
 
 
 @lower.register
@@ -52,6 +54,21 @@ def _lower_stateful(
             policy=sides.policy,
             data_ordinals=sides.data,
         )
+    dag.keyed(node, supplier, transform.key_fn)
+
+
+@lower.register
+def _lower_process(
+    transform: ProcessTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    supplier = partial(
+        KeyedProcessProcessor,
+        transform.create,
+        transform.key_fn,
+        late_ordinal=sides.late,
+        policy=sides.policy,
+        data_ordinals=sides.data,
+    )
     dag.keyed(node, supplier, transform.key_fn)
 
 

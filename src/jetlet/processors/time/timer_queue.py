@@ -1,0 +1,111 @@
+"""TimerQueue: which timers of which keys are due.
+
+The timers themselves belong to the state of their keys: a :class:`SetTimer` by name. The queue has
+an entry for each, and some of timers that are gone. A timer that is moved to a later time, as most
+are again and again, leaves its entry where it is: when that comes up the timer goes back into the
+queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+from jetlet.processors.coroutines.deadlines import MAX_STALE, Deadline
+
+__all__ = ["SetTimer", "TimerQueue", "Timers"]
+
+SetTimer = list[Any]
+"""When a timer is due, whether that is in processing time, and where its entry in the queue is."""
+_AT: Final = 0
+_IS_PROCESSING_TIME: Final = 1
+_QUEUED: Final = 2
+
+Timers = dict[str, SetTimer]
+"""Those of a key, by name."""
+
+
+class TimerQueue:
+    """Those in one kind of time; ``find(key)`` gives all timers of a key, if it has any."""
+
+    __slots__ = ("_find", "_heap", "_is_processing_time", "_last", "_limit", "_numbers")
+
+    def __init__(self, find: Callable[[Any], Timers | None], *, is_processing_time: bool) -> None:
+        self._find = find
+        self._is_processing_time = is_processing_time
+        self._heap: list[Deadline] = []
+        self._numbers = count()
+        self._last = 0
+        """Number of the entry made last."""
+        self._limit = MAX_STALE
+        """With more entries than that it is time to look which are of timers that are gone."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def is_due(self, now: int) -> bool:
+        """True if there is something to do at that time."""
+        return bool(self._heap) and self._heap[0][0] <= now
+
+    def set(self, timers: Timers, key: Any, name: str, at: int) -> None:
+        """Set or move a timer of a key, whose timers these are."""
+        old = timers.get(name)
+        if (
+            old is not None
+            and old[_IS_PROCESSING_TIME] is self._is_processing_time
+            and old[_QUEUED] <= at
+        ):
+            old[_AT] = at
+            return
+        timers[name] = [at, self._is_processing_time, at]
+        self._push(at, key, name)
+
+    def add(self, key: Any, timers: Timers) -> None:
+        """Queue those of a key's timers that are of this kind."""
+        for name, timer in timers.items():
+            if timer[_IS_PROCESSING_TIME] is self._is_processing_time:
+                timer[_QUEUED] = timer[_AT]
+                self._push(timer[_AT], key, name)
+
+    def due(self, upto: int | None) -> Iterator[tuple[Any, str, int]]:
+        """Key, name and time of each timer up to that time, in order, also of those set meanwhile.
+
+        ``None`` is for all those that are set when the first is asked for, and no others. Each is
+        of the past when it comes.
+        """
+        heap, last = self._heap, self._last
+        while heap and (upto is None or heap[0][0] <= upto):
+            queued, number, (key, name) = heappop(heap)
+            if upto is None and number > last:
+                continue
+            timer = self._timer(key, name, queued)
+            if timer is None:
+                continue
+            if timer[_AT] > queued:
+                timer[_QUEUED] = timer[_AT]
+                heappush(heap, (timer[_AT], number, (key, name)))
+                continue
+            yield key, name, queued
+
+    def _timer(self, key: Any, name: str, queued: int) -> SetTimer | None:
+        """The timer that an entry is of, if there is one."""
+        timer = (self._find(key) or {}).get(name)
+        if timer is None or timer[_IS_PROCESSING_TIME] is not self._is_processing_time:
+            return None
+        return timer if timer[_QUEUED] == queued else None
+
+    def _is_set(self, entry: Deadline) -> bool:
+        queued, _, (key, name) = entry
+        return self._timer(key, name, queued) is not None
+
+    def _push(self, at: int, key: Any, name: str) -> None:
+        heap = self._heap
+        if len(heap) > self._limit:
+            entries = {(entry[0], entry[2]): entry for entry in heap}
+            heap[:] = [entry for entry in entries.values() if self._is_set(entry)]
+            heapify(heap)
+            self._limit = MAX_STALE + 2 * len(heap)
+        self._last = next(self._numbers)
+        heappush(heap, (at, self._last, (key, name)))
