@@ -28,6 +28,7 @@ NAMES = (
     "enrich",
     "orders",
     "page_views",
+    "silence_alert",
     "word_count",
 )
 ON_SPARK_ONLY = ("spark_stream",)
@@ -194,6 +195,15 @@ def test_page_views(load, capsys):
     again.app.run(on="embedded")
     assert sorted(capsys.readouterr().out) == sorted(shown)
     assert again.memory.messages("counts") == []
+
+
+def test_silence_alert(load, on, capsys):
+    load("silence_alert").p.run(on=on)
+
+    found = re.findall(r"(\w+) is silent since (\d+) s", capsys.readouterr().out)
+    # The two gaps, and the end, at which one of them was silent anyway.
+    expected = {("cellar", "50"), ("roof", "190"), ("cellar", "290"), ("kitchen", "290")}
+    assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.spark
