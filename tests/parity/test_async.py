@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from jetlet import Pipeline, sinks, sources
+from jetlet import Pipeline, service, shared_service, sinks, sources
 from jetlet.errors import JobFailedError
 
 NUMBERS = range(500)
@@ -102,3 +103,83 @@ def test_timeout_fails_the_job_by_default(engine):
 
     assert caught.value.item == "7"
     assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+class Client:
+    """Belongs to the loop that it was made on, and is of use while it is open."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.is_open = False
+
+    async def __aenter__(self):
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, *error):
+        self.is_open = False
+
+    async def negate(self, x):
+        await asyncio.sleep(0)
+        assert self.is_open
+        assert asyncio.get_running_loop() is self.loop
+        return -x
+
+
+async def ask(client, x):
+    return await client.negate(x)
+
+
+async def ask_twice(client, x):
+    return [await client.negate(x), await client.negate(x)]
+
+
+async def connect(context):
+    return Client()
+
+
+def test_services_for_coroutines(engine):
+    p = Pipeline("async services", preserve_order=True)
+    numbers = p.read_from(one_partition(NUMBERS))
+    own, shared, flat = (sinks.collect() for _ in range(3))
+    numbers.map_async(ask, service=service(lambda context: Client())).write_to(own)
+    numbers.map_async(ask, service=shared_service(connect), name="shared").write_to(shared)
+    numbers.flat_map_async(ask_twice, service=shared_service(connect)).write_to(flat)
+
+    engine.run(p)  # twice: what the first run leaves behind would be in the way of the second
+    engine.run(p)
+
+    assert own.items == shared.items == [-x for x in NUMBERS]
+    assert flat.items == [-x for x in NUMBERS for _ in range(2)]
+
+
+def test_function_that_waits_has_threads_of_its_own(engine):
+    def wait_for_three(x):
+        meeting.wait(60)  # breaks unless three are there at a time
+        return x, threading.current_thread().name.startswith("jetlet-")
+
+    meeting = Meeting(3)
+    p = Pipeline("blocking", preserve_order=True)
+    out, one = sinks.collect(), sinks.collect()
+    numbers = p.read_from(one_partition(range(30)))
+    numbers.map(wait_for_three, blocking=True, threads=3).write_to(out)
+    numbers.map(lambda x: -x, blocking=True, name="one").write_to(one)
+
+    engine.run(p)
+
+    assert out.items == [(x, True) for x in range(30)]
+    assert one.items == [-x for x in range(30)]
+
+
+class Meeting:
+    """A barrier that travels: each process has its own."""
+
+    def __init__(self, count):
+        self.count = count
+        self.barrier = threading.Barrier(count)
+
+    def __reduce__(self):
+        return Meeting, (self.count,)
+
+    def wait(self, timeout):
+        self.barrier.wait(timeout)

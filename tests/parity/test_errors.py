@@ -49,6 +49,10 @@ async def check_async(x):
     return check(x)
 
 
+async def check_with(check, x):
+    return check(x)
+
+
 async def check_async_flat(x):
     yield check(x)
 
@@ -89,6 +93,8 @@ STAGES = {
     "async-unordered": lambda s, e: s.map_async(check_async, ordered=False, on_error=e),
     "async-flat": lambda s, e: s.flat_map_async(check_async_flat, on_error=e),
     "async-retried": lambda s, e: s.map_async(check_async, retries=1, backoff=0.001, on_error=e),
+    "async-service": lambda s, e: s.map_async(check_with, service=MAKER, on_error=e),
+    "blocking": lambda s, e: s.map(check, blocking=True, threads=4, on_error=e),
     "batched": lambda s, e: s.map_batched(check_all, max_batch=1, on_error=e),
     "stateful": lambda s, e: s.map_stateful(list, lambda state, x: check(x), on_error=e),
     "stateful-filter": lambda s, e: s.filter_stateful(

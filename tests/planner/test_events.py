@@ -38,6 +38,15 @@ async def slowly_doubled(n):
     return 2 * n
 
 
+async def slowly_multiplied(factor, n):
+    return factor * n
+
+
+async def slowly_repeated(times, n):
+    for _ in range(times):
+        yield n
+
+
 async def slowly_twice(n):
     yield n
     yield -n
@@ -98,6 +107,10 @@ STEPS = {
     ),
     "async": lambda s: s.map_async(slowly_doubled, max_concurrency=3),
     "async flat": lambda s: s.flat_map_async(slowly_twice).flat_map_async(slowly_listed),
+    "async service": lambda s: s.map_async(
+        slowly_multiplied, service=service(create=lambda context: 5)
+    ).flat_map_async(slowly_repeated, service=service(create=lambda context: 2)),
+    "blocking": lambda s: s.map(lambda n: n + 1, blocking=True, threads=3),
     "batched": lambda s: s.map_batched(lambda items: [n + 1 for n in items], max_batch=8),
     "stateful map": lambda s: s.grouping_key(lambda n: n % 3).map_stateful(counter, numbered),
     "stateful filter": lambda s: s.grouping_key(whole_item).filter_stateful(counter, every_second),
@@ -184,6 +197,7 @@ def test_results_are_the_same_with_timestamps(name, parallelism):
         lambda s, bad: s.map_using_service(
             service(create=lambda context: 5), lambda five, n: fail_on_seven(n), on_error=bad
         ),
+        lambda s, bad: s.map(fail_on_seven, blocking=True, threads=3, on_error=bad),
         lambda s, bad: s.map_batched(
             lambda items: list(map(fail_on_seven, items)), max_batch=1, on_error=bad
         ),

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.blocking import call_in_thread, threads_for
 from jetlet.pipeline.checks import (
+    check_async,
     check_count,
     check_function,
     check_name,
     check_on_error,
     check_parallelism,
-    check_seconds,
 )
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
@@ -23,6 +25,7 @@ from jetlet.pipeline.transforms import (
     AsyncTransform,
     BatchedTransform,
     Kind,
+    RetryOn,
     ServiceTransform,
     StatelessTransform,
     Transform,
@@ -91,11 +94,37 @@ class BasicStage(Generic[T]):
         self,
         fn: Callable[[T], R],
         *,
+        blocking: bool = False,
+        threads: int = 1,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
-        """Replace each item by ``fn(item)``."""
+        """Replace each item by ``fn(item)``.
+
+        Say ``blocking=True`` if ``fn`` waits, for a server or a disk: it is then called on threads
+        of its own, ``threads`` of them per processor, so that nothing else waits with it.
+        """
+        if blocking:
+            check_function("map", fn)
+            check_count("map", "threads", threads)
+            return self._add(
+                AsyncTransform(
+                    fn=call_in_thread,
+                    service=threads_for(fn, threads),
+                    is_flat=False,
+                    max_concurrency=threads,
+                    is_ordered=True,
+                    name=name or "map",
+                    local_parallelism=local_parallelism,
+                    on_error=on_error,
+                )
+            )
+        if threads != 1:
+            raise InvalidArgumentError(
+                f"map: threads={threads!r} are for functions that wait: write "
+                f".map(fn, blocking=True, threads={threads!r})"
+            )
         return self._stateless("map", fn, name or "map", local_parallelism, on_error)
 
     def filter(
@@ -193,7 +222,19 @@ class BasicStage(Generic[T]):
                 f"write .{method}(jetlet.service(lambda context: connect()), fn)"
             )
         example = "service, lambda service, item: ..."
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            asynchronous = "flat_map_async" if kind == "flat_map" else "map_async"
+            then = ", and .filter(...) behind it" if kind == "filter" else ""
+            raise InvalidArgumentError(
+                f"{method} was given the coroutine function {fn.__name__}: write "
+                f".{asynchronous}({fn.__name__}, service=...){then}"
+            )
         check_function(method, fn, "a function of service and item", example)
+        if inspect.iscoroutinefunction(service.create):
+            raise InvalidArgumentError(
+                f"{method}: {service.create.__name__}, which makes the service, is a coroutine "
+                f"function: such services are for coroutine functions, .map_async(fn, service=...)"
+            )
         return self._add(
             ServiceTransform(
                 name=name or method.replace("_", "-"),
@@ -207,31 +248,40 @@ class BasicStage(Generic[T]):
 
     def map_async(
         self,
-        fn: Callable[[T], Awaitable[R]],
+        fn: Callable[..., Awaitable[R]],
         *,
+        service: ServiceFactory[Any] | None = None,
         max_concurrency: int = 256,
         ordered: bool = True,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.1,
+        retry_on: RetryOn = Exception,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
         """Replace each item by the result of the coroutine ``fn(item)``, many at a time.
 
+        With a ``service`` it is ``fn(service, item)``; see ``jetlet.service``. It is made and
+        closed on the loop that the coroutines run on, and an async context manager is entered.
+
         At most ``max_concurrency`` are in flight per processor. ``timeout`` (seconds) is for each
-        try; after a failure it is tried ``retries`` times more, first after ``backoff`` seconds,
-        then twice as long each time. ``ordered=False`` emits results as they come.
+        try; after a failure it is tried ``retries`` times more, first after about ``backoff``
+        seconds, then twice as long each time; each pause is shortened at random by up to a half.
+        ``retry_on`` says after which failures: types such as ``(TimeoutError, OSError)``, or a
+        function of the error. ``ordered=False`` emits results as they come.
         """
         return self._asynchronous(
             fn,
             "map_async",
+            service=service,
             max_concurrency=max_concurrency,
             is_ordered=ordered,
             timeout=timeout,
             retries=retries,
             backoff=backoff,
+            retry_on=retry_on,
             name=name or "map-async",
             local_parallelism=local_parallelism,
             on_error=on_error,
@@ -239,13 +289,15 @@ class BasicStage(Generic[T]):
 
     def flat_map_async(
         self,
-        fn: Callable[[T], Any],
+        fn: Callable[..., Any],
         *,
+        service: ServiceFactory[Any] | None = None,
         max_concurrency: int = 256,
         ordered: bool = True,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.1,
+        retry_on: RetryOn = Exception,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -254,25 +306,20 @@ class BasicStage(Generic[T]):
         return self._asynchronous(
             fn,
             "flat_map_async",
+            service=service,
             max_concurrency=max_concurrency,
             is_ordered=ordered,
             timeout=timeout,
             retries=retries,
             backoff=backoff,
+            retry_on=retry_on,
             name=name or "flat-map-async",
             local_parallelism=local_parallelism,
             on_error=on_error,
         )
 
-    def _asynchronous(self, fn: Callable[[T], Any], method: str, **options: Any) -> Stage[Any]:
-        check_function(method, fn, "a coroutine function of one item", "fetch")
-        check_count(method, "max_concurrency", options["max_concurrency"])
-        if options["timeout"] is not None:
-            check_seconds(method, "timeout", options["timeout"])
-        if options["retries"] != 0:
-            check_count(method, "retries", options["retries"])
-        if options["backoff"] != 0:
-            check_seconds(method, "backoff", options["backoff"])
+    def _asynchronous(self, fn: Callable[..., Any], method: str, **options: Any) -> Stage[Any]:
+        check_async(method, fn, options)
         return self._add(AsyncTransform(fn=fn, is_flat=method == "flat_map_async", **options))
 
     def map_batched(

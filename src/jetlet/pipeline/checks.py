@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.partitioning import stable_hash
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError, UnstableKeyError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
 
 if TYPE_CHECKING:
@@ -44,6 +45,41 @@ def check_function(
         raise InvalidArgumentError(
             f"{stage} takes {what} that is not a coroutine function, and {_name(fn)} is one: "
             f"await what you need in a stage before it, .{method}({_name(fn)})"
+        )
+
+
+def check_async(stage: str, fn: object, options: Mapping[str, Any]) -> None:
+    """Refuse what is not a coroutine function, and options that it cannot be called with."""
+    check_function(stage, fn, "a coroutine function of one item", "fetch")
+    check_count(stage, "max_concurrency", options["max_concurrency"])
+    service = options["service"]
+    if service is not None and not isinstance(service, ServiceFactory):
+        raise InvalidArgumentError(
+            f"{stage} takes a service factory, not {service!r}: "
+            f"write .{stage}({_name(fn)}, service=jetlet.service(lambda context: connect()))"
+        )
+    if service is not None and service.is_blocking:
+        raise InvalidArgumentError(
+            f"{stage}: a service with blocking=True waits in threads, and coroutines share one: "
+            f"leave blocking out, or write .map_using_service(service, fn) with a plain function"
+        )
+    if options.get("timeout") is not None:
+        check_seconds(stage, "timeout", options["timeout"])
+    if options.get("backoff", 0) != 0:
+        check_seconds(stage, "backoff", options["backoff"])
+    retries, retry_on = options.get("retries", 0), options.get("retry_on", Exception)
+    if retries != 0:
+        check_count(stage, "retries", retries)
+    kinds = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    are_types = all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
+    if not are_types and (isinstance(retry_on, type | tuple) or not callable(retry_on)):
+        raise InvalidArgumentError(
+            f"{stage}: retry_on takes types of errors or a function of the error, such as "
+            f"retry_on=(TimeoutError, ConnectionError), not {retry_on!r}"
+        )
+    if retry_on is not Exception and not retries:
+        raise InvalidArgumentError(
+            f"{stage}: retry_on says after what to try again, but not how often: add retries=3"
         )
 
 

@@ -1,4 +1,10 @@
-"""ServiceFactory: something costly, such as a connection or a model, that user functions share."""
+"""ServiceFactory: something costly, such as a connection or a model, that user functions share.
+
+What ``create`` returns is the service. For ``map_async`` it may also be awaitable or an async
+context manager, such as an ``aiohttp.ClientSession`` or an ``asyncpg`` pool: it is made on the loop
+that the coroutines run on, entered there, and left there at the end. With a ``destroy`` of its own,
+which may be a coroutine function, it is not entered.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +32,11 @@ class ServiceFactory(Generic[S]):
     is_blocking: bool = False
     """Calls may block: each processor gets a thread of its own."""
 
+    @property
+    def has_destroy(self) -> bool:
+        """True if its user said how it ends."""
+        return self.destroy is not _keep
+
 
 def shared_service(
     create: Callable[[ProcessorContext], S],
@@ -33,7 +44,10 @@ def shared_service(
     *,
     blocking: bool = False,
 ) -> ServiceFactory[S]:
-    """One service per member, shared by all its processors; it must be thread-safe."""
+    """One service per member, shared by all its processors.
+
+    It must be thread-safe, unless it is for ``map_async``: coroutines share a thread.
+    """
     return ServiceFactory(create, destroy, is_shared=True, is_blocking=blocking)
 
 

@@ -28,6 +28,8 @@ from jetlet.pipeline.windows import Window
 
 Kind = Literal["map", "filter", "flat_map"]
 KeyFn = Callable[[Any], Any]
+RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], object]
+"""Which failures are worth another attempt: types of errors, or a function of the error."""
 TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
 TIMER_STEP = 100
@@ -329,15 +331,17 @@ class ServiceTransform(Transform):
 
 @dataclass(eq=False, kw_only=True)
 class AsyncTransform(Transform):
-    """A coroutine function per item."""
+    """A coroutine function per item, or per service and item."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[..., Any]
+    service: ServiceFactory[Any] | None
     is_flat: bool
     max_concurrency: int
     is_ordered: bool
-    timeout: float | None
-    retries: int
-    backoff: float
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 0.1
+    retry_on: RetryOn = Exception
 
     @property
     def reorders(self) -> bool:

@@ -67,12 +67,30 @@ def applied_async(fn: Fn, *, is_flat: bool) -> Fn:
         return one
 
     def many(event: Event) -> AsyncIterator[Event] | Awaitable[Any]:
-        results: Any = fn(event[1])
-        if hasattr(results, "__aiter__"):
-            return _as_they_come(event[0], results)
-        return _awaited(event[0], results) if inspect.isawaitable(results) else results
+        return _all_at(event[0], fn(event[1]))
 
     return many
+
+
+def applied_async_with(fn: Fn, *, is_flat: bool) -> Fn:
+    """A coroutine function that takes a service, for events."""
+    if not is_flat:
+
+        async def one(service: Any, event: Event) -> Event:
+            return event[0], await fn(service, event[1])
+
+        return one
+
+    def many(service: Any, event: Event) -> AsyncIterator[Event] | Awaitable[Any]:
+        return _all_at(event[0], fn(service, event[1]))
+
+    return many
+
+
+def _all_at(time: int, results: Any) -> AsyncIterator[Event] | Awaitable[Any]:
+    if hasattr(results, "__aiter__"):
+        return _as_they_come(time, results)
+    return _awaited(time, results) if inspect.isawaitable(results) else results
 
 
 async def _awaited(time: int, results: Awaitable[Any]) -> Any:

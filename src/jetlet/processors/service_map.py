@@ -7,7 +7,6 @@ gives each back exactly once, also when the job fails.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.fused import FusedFunction, Run, Step
+from jetlet.processors.service_lease import ServiceLease
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
 
@@ -70,14 +70,17 @@ class ServiceSupplier(ProcessorSupplier):
         self.factory = factory
         self.policy = policy
         self.data_ordinals = data_ordinals
-        self._shared = _Lease(factory)
+        self._shared = self._lease()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shared": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._shared = _Lease(self.factory)
+        self._shared = self._lease()
+
+    def _lease(self) -> ServiceLease:
+        return ServiceLease(self.factory.create, self.factory.destroy)
 
     def traits(self) -> Traits:
         return ServiceProcessor.traits
@@ -88,39 +91,11 @@ class ServiceSupplier(ProcessorSupplier):
 
     def get(self) -> Processor:
         # A shared service is there as long as the supplier is: the processors only borrow it.
-        own = None if self.factory.is_shared else _Lease(self.factory)
+        own = None if self.factory.is_shared else self._lease()
         return ServiceProcessor(self, self._shared.service, own)
 
     def close(self, error: BaseException | None) -> None:
         self._shared.give_back()
-
-
-class _Lease:
-    """A service from the time it is made to the time it is given back. Safe from any thread."""
-
-    def __init__(self, factory: ServiceFactory[Any]) -> None:
-        self.service: Any = None
-        self._factory = factory
-        self._holders = 0
-        self._lock = threading.Lock()
-
-    def take(self, context: ProcessorContext) -> Any:
-        """Make the service, unless somebody has it already."""
-        with self._lock:
-            if self._holders == 0:
-                self.service = self._factory.create(context)
-            self._holders += 1
-            return self.service
-
-    def give_back(self) -> None:
-        """Destroy the service if nobody else has it; does nothing if it was never made."""
-        with self._lock:
-            if self._holders == 0:
-                return
-            self._holders -= 1
-            if self._holders == 0:
-                service, self.service = self.service, None
-                self._factory.destroy(service)
 
 
 class ServiceProcessor(BatchProcessor):
@@ -128,7 +103,7 @@ class ServiceProcessor(BatchProcessor):
 
     traits = STATELESS
 
-    def __init__(self, supplier: ServiceSupplier, service: Any, own: _Lease | None) -> None:
+    def __init__(self, supplier: ServiceSupplier, service: Any, own: ServiceLease | None) -> None:
         super().__init__(supplier.data_ordinals)
         self.is_cooperative = not supplier.factory.is_blocking
         if not self.is_cooperative:

@@ -1045,6 +1045,45 @@ def test_plain_lambda_is_refused_when_it_is_called_whatever_the_policy(flat):
 
 
 @pytest.mark.parametrize(
+    ("retry_on", "attempts"),
+    [
+        (Exception, 4),
+        (OSError, 4),
+        ((KeyError, ConnectionError), 4),
+        (KeyError, 1),
+        (lambda error: "again" in str(error), 4),
+        (lambda error: isinstance(error, KeyError), 1),
+    ],
+)
+def test_only_what_is_worth_another_attempt_gets_one(retry_on, attempts):
+    made = []
+
+    async def fail(item):
+        made.append(item)
+        raise ConnectionError("try again")
+
+    with driving(fail, SKIP, retries=3, backoff=0, retry_on=retry_on) as driver:
+        driver.process([1])
+        driver.complete()
+    assert len(made) == attempts
+
+
+def test_coroutine_that_cancels_itself_is_tried_again_only_if_that_is_asked_for():
+    made = []
+
+    async def cancel(item):
+        made.append(item)
+        raise asyncio.CancelledError
+
+    for retry_on, attempts in ((Exception, 3), (asyncio.CancelledError, 3), (OSError, 1)):
+        made.clear()
+        with driving(cancel, SKIP, retries=2, backoff=0, retry_on=retry_on) as driver:
+            driver.process([1])
+            driver.complete()
+        assert len(made) == attempts
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_concurrency": 0}, "max_concurrency=0"),

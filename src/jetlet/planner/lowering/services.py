@@ -37,16 +37,19 @@ def _lower_async(
 ) -> None:
     fn = transform.fn
     if node.takes_events:
-        fn = events.applied_async(fn, is_flat=transform.is_flat)
+        applied = events.applied_async if transform.service is None else events.applied_async_with
+        fn = applied(fn, is_flat=transform.is_flat)
     dag.chain(
         node,
         AsyncMapSupplier(
             fn,
+            service=transform.service,
             max_concurrency=transform.max_concurrency,
             ordered=transform.is_ordered,
             timeout=transform.timeout,
             retries=transform.retries,
             backoff=transform.backoff,
+            retry_on=transform.retry_on,
             flat=transform.is_flat,
             policy=sides.policy,
             data_ordinals=sides.data,

@@ -9,8 +9,10 @@ cooperative worker only hands batches of items to it and takes results from it, 
 - ``ordered``: results leave in the order of the items; otherwise as they come. Either way all items
   before a watermark leave before it, for which the processor takes no new ones meanwhile.
 - ``timeout`` is for one attempt, in seconds. An attempt that raises, runs out of time or is
-  cancelled is repeated ``retries`` times; the first pause is about ``backoff`` seconds, each
-  further one twice as long. When all have failed the stage's error policy applies to the item.
+  cancelled is repeated ``retries`` times, if ``retry_on`` agrees; the first pause is about
+  ``backoff`` seconds, each further one twice as long. When all have failed the stage's error policy
+  applies to the item.
+- With a ``service`` the function gets it in front of the item; see :mod:`loop_service`.
 - A snapshot holds the items whose results have not been emitted; they are done again after a
   restart.
 - A flat map hands on results as they come, and waits with more of an item when many of them have
@@ -25,6 +27,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
@@ -33,6 +37,8 @@ from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.core.vertex import ProcessorSupplier
+from jetlet.pipeline.service_factory import ServiceFactory
+from jetlet.pipeline.transforms import RetryOn
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutines.coroutine_pool import (
     DEFAULT_CONCURRENCY,
@@ -44,7 +50,9 @@ from jetlet.processors.coroutines.coroutine_pool import (
     NotAwaitableError,
     default_jitter,
 )
+from jetlet.processors.coroutines.loop_service import LoopService
 from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
+from jetlet.processors.service_lease import ServiceLease
 from jetlet.processors.state_saver import StateSaver
 
 __all__ = ["AsyncMapProcessor", "AsyncMapSupplier"]
@@ -60,14 +68,16 @@ class AsyncMapSupplier(ProcessorSupplier):
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
+        fn: Callable[..., Any],
         *,
         policy: ErrorPolicy,
+        service: ServiceFactory[Any] | None = None,
         max_concurrency: int = DEFAULT_CONCURRENCY,
         ordered: bool = True,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.1,
+        retry_on: RetryOn = Exception,
         flat: bool = False,
         data_ordinals: Ordinals = None,
         jitter: Callable[[], float] = default_jitter,
@@ -80,14 +90,30 @@ class AsyncMapSupplier(ProcessorSupplier):
             timeout=timeout,
             retries=retries,
             backoff=backoff,
+            retry_on=retry_on,
             flat=flat,
             data_ordinals=data_ordinals,
             jitter=jitter,
         )
+        self._service = service
         self._leases: list[asyncio.AbstractEventLoop] = []
+        self._shared = self._lease()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_leases": []}
+        return {**self.__dict__, "_leases": [], "_shared": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared = self._lease()
+
+    def _lease(self) -> ServiceLease | None:
+        """For the service on the loop, if there is to be one."""
+        factory = self._service
+        if factory is None:
+            return None
+        return ServiceLease(
+            lambda context: LoopService(factory, context, self._leases[-1]), LoopService.close
+        )
 
     def traits(self) -> Traits:
         return Traits(
@@ -100,23 +126,40 @@ class AsyncMapSupplier(ProcessorSupplier):
 
     def init(self, context: ProcessorContext) -> None:
         self._leases.append(MEMBER_LOOP.lease())
+        if self._service is not None and self._service.is_shared:
+            assert self._shared is not None
+            self._shared.take(context)
 
     def get(self) -> Processor:
-        return AsyncMapProcessor(self.options, self._leases[-1])
+        is_own = self._service is not None and not self._service.is_shared
+        return AsyncMapProcessor(
+            self.options, self._leases[-1], self._lease() if is_own else self._shared
+        )
 
     def close(self, error: BaseException | None) -> None:
-        if self._leases:
-            self._leases.pop()
-            MEMBER_LOOP.release()
+        try:
+            if self._shared is not None:
+                self._shared.give_back()
+        finally:
+            if self._leases:
+                self._leases.pop()
+                MEMBER_LOOP.release()
 
 
 class AsyncMapProcessor(BatchProcessor):
     """Hands its items to a :class:`CoroutinePool` and emits the results."""
 
-    def __init__(self, options: AsyncOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: AsyncOptions,
+        loop: asyncio.AbstractEventLoop,
+        lease: ServiceLease | None = None,
+    ) -> None:
         super().__init__(options.data_ordinals)
         self._options = options
         self._loop = loop
+        self._lease = lease
+        self._holds_service = False
         self._drains = False
         """A snapshot waits until all results are out, so that there is nothing to save."""
         self._limit = options.max_concurrency + min(options.max_concurrency, MAX_AHEAD)
@@ -137,6 +180,10 @@ class AsyncMapProcessor(BatchProcessor):
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
+        if self._lease is not None:
+            service = self._lease.take(context).value
+            self._holds_service = True
+            self._options = replace(self._options, fn=partial(self._options.fn, service))
         self._pool = CoroutinePool(self._options, self._loop, context.wake)
 
     def close(self) -> None:
@@ -146,6 +193,9 @@ class AsyncMapProcessor(BatchProcessor):
                 "%s: a coroutine ignores its cancellation; let CancelledError pass",
                 self._options.policy.step,
             )
+        if self._lease is not None and self._holds_service:
+            self._holds_service = False
+            self._lease.give_back()
 
     # --- Data -------------------------------------------------------------------------------
 

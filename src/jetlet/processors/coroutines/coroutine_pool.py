@@ -22,6 +22,7 @@ from typing import Any, Final
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
+from jetlet.pipeline.transforms import RetryOn
 from jetlet.processors.base import ErrorPolicy
 
 __all__ = [
@@ -73,6 +74,7 @@ class AsyncOptions:
     timeout: float | None = None
     retries: int = 0
     backoff: float = 0.1
+    retry_on: RetryOn = Exception
     flat: bool = False
     data_ordinals: Ordinals = None
     jitter: Callable[[], float] = default_jitter
@@ -357,7 +359,17 @@ def _with_timeout(attempt: Attempt, timeout: float, *, is_flat: bool) -> Attempt
     return timed
 
 
+def _retry_test(retry_on: RetryOn) -> Callable[[BaseException], object]:
+    if isinstance(retry_on, type) and issubclass(Exception, retry_on):
+        return lambda error: True  # cancelled by the user's code counts as failed
+    if isinstance(retry_on, type | tuple):
+        return lambda error: isinstance(error, retry_on)
+    return retry_on
+
+
 def _with_retries(attempt: Attempt, options: AsyncOptions) -> Attempt:
+    is_worth_it = _retry_test(options.retry_on)
+
     async def repeated(thing: Any) -> Any:
         pause = options.backoff
         for _ in range(options.retries):
@@ -365,12 +377,13 @@ def _with_retries(attempt: Attempt, options: AsyncOptions) -> Attempt:
                 return await attempt(thing)
             except NotAwaitableError:
                 raise
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 task = asyncio.current_task()
-                if (task is not None and task.cancelling()) or _is_last(thing):
+                is_ours = task is not None and task.cancelling()
+                if is_ours or _is_last(thing) or not is_worth_it(error):
                     raise
             except Exception as error:
-                if _is_last(thing):
+                if _is_last(thing) or not is_worth_it(error):
                     raise
                 logger.debug("%s: trying again after %r", options.policy.step, error)
             # Between a half and the whole of it, so that those who failed together do not all
@@ -439,4 +452,6 @@ def _promises_awaitable(fn: Any) -> bool:
 
 
 def _name(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     return getattr(fn, "__name__", None) or type(fn).__name__
