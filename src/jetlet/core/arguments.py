@@ -57,14 +57,19 @@ def check_choice(what: str, value: Any, *choices: str) -> None:
         raise InvalidArgumentError(f"{what}={value!r}: write {', '.join(most)} or {last}")
 
 
-def check_start(what: str, start: Any, places: str, *words: str) -> None:
-    """Where a stream is to begin: a word, a dict from ``places``, or a time."""
+def check_start(what: str, start: Any, places: str, *words: str, parameter: str = "start") -> None:
+    """Where a stream is to begin, or to end: a word, a dict from ``places``, or a time."""
     is_time = isinstance(start, int | datetime) and not isinstance(start, bool)
     if not is_time and not isinstance(start, Mapping) and start not in words:
         raise InvalidArgumentError(
-            f"{what}: start={start!r}: write {', '.join(map(repr, words))}, a dict from {places}, "
-            "or a timestamp in milliseconds (or as a datetime)"
+            f"{what}: {parameter}={start!r}: write {', '.join(map(repr, words))}, a dict from "
+            f"{places}, or a timestamp in milliseconds (or as a datetime)"
         )
+
+
+def time_to_ms(time: datetime | int) -> int:
+    """Milliseconds since 1970."""
+    return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
 def shortened(item: object, limit: int = 80) -> str:

@@ -55,6 +55,9 @@ class Records:
         return len(self.items)
 
 
+NO_RECORDS: Final = Records(0, (), ())
+
+
 class PartitionReader:
     """Reads on from an offset. Used by one thread at a time.
 

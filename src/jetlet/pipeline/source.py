@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from jetlet.pipeline.described import Described
 from jetlet.pipeline.sink import OnError
 
-__all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource"]
+__all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource", "SplitRest"]
 
 T = TypeVar("T")
 
@@ -22,6 +22,20 @@ BATCH_SIZE = 1024
 """How many items a reader puts into one batch at the most."""
 TABLE_SIZE = 64 * 1024
 """How many rows, where they are stored as columns."""
+
+
+class SplitRest(list[T]):
+    """A batch that knows what is left of its split behind it.
+
+    A reader that is restored goes on from there, rather than by counting items from the beginning
+    of the split, of which some may have been deleted since.
+    """
+
+    __slots__ = ("rest",)
+
+    def __init__(self, items: Sequence[T], rest: Any) -> None:
+        super().__init__(items)
+        self.rest = rest
 
 
 class BatchSource(Described, ABC, Generic[T]):
@@ -51,7 +65,10 @@ class BatchSource(Described, ABC, Generic[T]):
 
     @abstractmethod
     def read(self, split: Any) -> Iterator[Sequence[T]]:
-        """Yield the split's items, in order, in batches of at most ``BATCH_SIZE``, none empty.
+        """Yield the split's items, in order, in batches of at most ``BATCH_SIZE``.
+
+        An empty one says that there is nothing yet: a source that waits yields one now and then, so
+        that its reader sees that the job is cancelled.
 
         Unless ``on_error`` is ``"fail"``, records that cannot be read come in batches of their own,
         each a :class:`~jetlet.pipeline.errors.Rejected`; the same ones each time.

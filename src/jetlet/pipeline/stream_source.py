@@ -8,7 +8,7 @@ items are from, because event time is tracked per partition: a quiet one must no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ from jetlet.pipeline.described import Described
 from jetlet.pipeline.errors import RawRecord
 from jetlet.pipeline.sink import OnError
 
-__all__ = ["Polled", "StreamReader", "StreamSource"]
+__all__ = ["Polled", "Span", "SpanPart", "StreamReader", "StreamSource"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,29 @@ class Polled(Generic[T]):
     so with items or without, and more than once; after it was restored it says so again."""
     rejected: Sequence[tuple[RawRecord, Exception]] = ()
     """Records that could not be read, each with the reason, unless these fail the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What there is to read of one partition of a stream that was asked to end; picklable."""
+
+    partition: Any
+    """As in :meth:`StreamSource.partitions`: it says where to begin."""
+    end: Any
+    """Where the source ends, as it knows positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPart(Generic[T]):
+    """Items of a span, in order; none if there are none yet."""
+
+    items: Sequence[T]
+    timestamps: Sequence[int] | None
+    """Native timestamps, parallel to the items, if the source has them."""
+    rest: Span
+    """What is left behind them."""
+    rejected: Sequence[tuple[RawRecord, Exception]] = ()
+    """Records before the items that could not be read."""
 
 
 class StreamReader(ABC, Generic[T]):
@@ -74,7 +97,11 @@ class StreamReader(ABC, Generic[T]):
 
 
 class StreamSource(Described, ABC, Generic[T]):
-    """An unbounded source. It is pickled to where it is read, so it holds nothing open."""
+    """An unbounded source. It is pickled to where it is read, so it holds nothing open.
+
+    One that can be asked to end, by ``until=...``, is ``is_bounded`` then: engines read its
+    ``spans`` as the splits of a bounded source.
+    """
 
     name: str
     preferred_local_parallelism: int = 1
@@ -96,6 +123,19 @@ class StreamSource(Described, ABC, Generic[T]):
         Override it if the order of the partitions may be another when the job is resumed.
         """
         return number
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if it was asked to end."""
+        return False
+
+    def spans(self) -> Sequence[Span]:
+        """What there is to read if it is bounded; called once, where the job is submitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not end")
+
+    def read_span(self, span: Span) -> Iterator[SpanPart[T]]:
+        """The items of a span; where it may have to wait it yields empty parts meanwhile."""
+        raise NotImplementedError(f"{type(self).__name__} does not end")
 
     @abstractmethod
     def open(self, partitions: Sequence[Any], context: ProcessorContext) -> StreamReader[T]:

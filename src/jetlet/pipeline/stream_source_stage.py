@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.bounded import BoundedRead
 from jetlet.pipeline.checks import check_function, check_name
+from jetlet.pipeline.functions import entry_key, entry_value
 from jetlet.pipeline.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT, StreamSourceTransform, TimestampKind
@@ -76,6 +78,12 @@ class StreamSourceStage(Generic[T]):
         self, *, idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT
     ) -> Stage[T]:
         """The time of an item is when it is read. Nothing is ever late."""
+        if self._source.is_bounded:
+            raise InvalidArgumentError(
+                f"{self._source.name} is read until=..., as bounded input, for which the time of "
+                f"reading says nothing: write .with_native_timestamps() where the source has them, "
+                f"or .with_timestamps(lambda item: ...)"
+            )
         return self._stage("ingestion", None, 0, idle_timeout)
 
     def without_timestamps(self) -> Stage[T]:
@@ -89,6 +97,8 @@ class StreamSourceStage(Generic[T]):
         allowed_lag: Duration,
         idle_timeout: Duration,
     ) -> Stage[T]:
+        if self._source.is_bounded:
+            return self._bounded_stage(kind, fn, allowed_lag, idle_timeout)
         transform = StreamSourceTransform(
             name=self._name,
             source=self._source,
@@ -100,3 +110,24 @@ class StreamSourceStage(Generic[T]):
             on_error=self._source.on_error,
         )
         return Stage(self._pipeline, self._pipeline._add(transform))
+
+    def _bounded_stage(
+        self,
+        kind: TimestampKind,
+        fn: Callable[[T], int] | None,
+        allowed_lag: Duration,
+        idle_timeout: Duration,
+    ) -> Stage[T]:
+        source = BoundedRead(self._source, with_times=kind == "native")
+        stage: Stage[Any] = self._pipeline.read_from(
+            source, name=self._name, local_parallelism=self._parallelism
+        )
+        if kind == "none":
+            return stage
+        timed = stage.add_timestamps(
+            entry_key if fn is None else fn,
+            allowed_lag,
+            idle_timeout=idle_timeout,
+            name=f"{self._name}-timestamps",
+        )
+        return timed if fn is not None else timed.map(entry_value, name=f"{self._name}-items")

@@ -8,17 +8,18 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from jetlet.connectors.files.input import Paths
 from jetlet.connectors.files.line_buffer import LineBuffer, check_line_encoding
-from jetlet.core.arguments import check_name
+from jetlet.core.arguments import check_choice, check_name
 from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.errors import BadRecordError, InputNotFoundError, InvalidArgumentError
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 from jetlet.storage.compression import codec_of
 from jetlet.storage.file_systems import has_wildcard, is_url
 
@@ -59,6 +60,9 @@ class TailSource(StreamSource[str]):
     rotated, is read to its end, and the one that takes its place from its start; one that is
     truncated, from its start.
 
+    With ``until="end"`` it ends where the files end when the job is submitted, as bounded input
+    does.
+
     Files are looked at every ``interval``, in milliseconds. In a directory, and among what a glob
     matches, compressed files are left out.
     """
@@ -70,6 +74,7 @@ class TailSource(StreamSource[str]):
         path: Paths,
         *,
         from_start: bool = True,
+        until: Literal["end"] | None = None,
         encoding: str = "utf-8",
         errors: str = "strict",
         interval: Duration = INTERVAL_MS,
@@ -88,7 +93,10 @@ class TailSource(StreamSource[str]):
             )
         # A relative path means the directory that the source was made in, also elsewhere.
         self._patterns = [os.path.abspath(os.path.expanduser(each)) for each in patterns]  # noqa: PTH100, PTH111
+        if until is not None:
+            check_choice(f"{what}: until", until, "end")
         self._from_start = from_start
+        self._is_bounded = until is not None
         self._encoding = check_line_encoding(what, encoding, errors)
         self._errors = errors
         self._interval = to_ms(f"{what}: interval", interval, minimum=1)
@@ -100,6 +108,47 @@ class TailSource(StreamSource[str]):
         if self._from_start:
             return [{}]
         return [{_id(found): found.st_size for _, found in _find(self._patterns)}]
+
+    @property
+    def is_bounded(self) -> bool:
+        return self._is_bounded
+
+    def spans(self) -> Sequence[Span]:
+        if not self._from_start:
+            return []
+        return [Span((path, _id(found), 0), found.st_size) for path, found in _find(self._patterns)]
+
+    def read_span(self, span: Span) -> Iterator[SpanPart[str]]:
+        path, id, start = span.partition
+        fd = self._reopen(path, id)
+        try:
+            lines = LineBuffer(path, self._encoding, self._errors, consumed=start)
+            at = start
+            while True:
+                found = lines.take(BATCH_SIZE)
+                if found:
+                    rest = replace(span, partition=(path, id, lines.consumed))
+                    yield SpanPart(found, None, rest)
+                    continue
+                data = os.pread(fd, min(_BLOCK, span.end - at), at)
+                if not data:
+                    if at < span.end:
+                        raise BadRecordError(f"{path} was truncated while it was read")
+                    return
+                at += len(data)
+                lines.add(data)
+        finally:
+            os.close(fd)
+
+    def _reopen(self, path: str, id: FileId) -> int:
+        """The file, which may have got another name since."""
+        for name in (path, *(path for path, found in _find(self._patterns) if _id(found) == id)):
+            with suppress(FileNotFoundError):
+                fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+                if _id(os.fstat(fd)) == id:
+                    return fd
+                os.close(fd)
+        raise InputNotFoundError(f"sources.tail: {path} was removed before it was read")
 
     def open(
         self, partitions: Sequence[dict[FileId, int]], context: ProcessorContext

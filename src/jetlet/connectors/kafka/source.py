@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -15,10 +17,12 @@ from jetlet.core.arguments import (
     check_functions,
     check_name,
     check_start,
+    time_to_ms,
 )
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
-from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 from jetlet.processors.item_failure import item_at
 
 if TYPE_CHECKING:
@@ -26,7 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+logger = logging.getLogger("jetlet.connectors")
+
 Start = Literal["earliest", "latest", "committed"] | Mapping[Any, int] | int | datetime
+
+Until = Literal["end"] | Mapping[Any, int] | int | datetime
 
 POLL_TIMEOUT: Final = 0.05
 """Seconds that a poll waits for records."""
@@ -78,6 +86,7 @@ class KafkaOptions(TypedDict, total=False):
     """Options of a source of Kafka that do not decide what an item is."""
 
     start: Start
+    until: Until | None
     group: str | None
     on_gap: OnGap
     settings: Mapping[str, Any] | None
@@ -101,6 +110,9 @@ class KafkaSource(StreamSource[T]):
     ``datetime``. Nothing is committed: how far a job has read is in its snapshots. Records that are
     gone, because retention has deleted them before they were read, are skipped with a warning;
     with ``on_gap="fail"`` the job fails.
+
+    With ``until`` it ends, as bounded input does: ``"end"`` is where each partition ends when the
+    job is submitted, a dict from partitions to offsets, or a time, is what is no longer read.
 
     ``servers`` are ``"host:port"`` of some brokers, ``settings`` those of librdkafka, such as
     ``{"security.protocol": "SSL"}``. Partitions are shared among the readers; those that a topic
@@ -152,6 +164,7 @@ class KafkaSource(StreamSource[T]):
         key: Callable[[bytes], Any] | None = None,
         project: Callable[[KafkaRecord], Any] | None = None,
         start: Start = "earliest",
+        until: Until | None = None,
         group: str | None = None,
         on_gap: OnGap = "skip",
         settings: Mapping[str, Any] | None = None,
@@ -171,12 +184,15 @@ class KafkaSource(StreamSource[T]):
                 "project=..., such as project=lambda record: (record.key, record.value)"
             )
         check_start(what, start, "partitions to offsets", "earliest", "latest", "committed")
+        if until is not None:
+            check_start(what, until, "partitions to offsets", "end", parameter="until")
         check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
         if group is not None and (not group or type(group) is not str):
             raise InvalidArgumentError(f"{what}: group={group!r}: write the name of a group")
         if start == "committed" and group is None:
             raise InvalidArgumentError(f"{what}: start='committed': write group=... with it")
         self._start = start
+        self._until = until
         self._group = group
         self._on_gap: OnGap = on_gap
         self._decoding = KafkaDecoding(key, value, project)
@@ -196,27 +212,77 @@ class KafkaSource(StreamSource[T]):
         start = self._start
         if start == "latest":
             return directory.end_offsets(places)
-        if isinstance(start, datetime):
-            start = int(start.timestamp() * 1000)
-        if isinstance(start, int):
-            return directory.offsets_at(places, start)
+        if isinstance(start, int | datetime):
+            return directory.offsets_at(places, time_to_ms(start))
         wanted: Mapping[Place, int] = {}
         if start == "committed":
             wanted = directory.committed(places)
         elif isinstance(start, Mapping):
-            # A topic need not be named if there is only one.
-            is_short = len(self._topics) == 1
-            wanted = {
-                (self._topics[0], key) if is_short and isinstance(key, int) else key: offset
-                for key, offset in start.items()
-            }
-            if unknown := set(wanted) - set(places):
-                raise InvalidArgumentError(
-                    f"sources.kafka: start={start!r}: there is no partition "
-                    f"{min(unknown, key=repr)!r}; write some of {places!r}"
-                )
+            wanted = self._by_place("start", start, places)
         earliest = directory.start_offsets(places)
         return [wanted.get(place, first) for place, first in zip(places, earliest, strict=True)]
+
+    def _by_place(
+        self, parameter: str, given: Mapping[Any, int], places: Sequence[Place]
+    ) -> Mapping[Place, int]:
+        # A topic need not be named if there is only one.
+        is_short = len(self._topics) == 1
+        wanted = {
+            (self._topics[0], key) if is_short and isinstance(key, int) else key: offset
+            for key, offset in given.items()
+        }
+        if unknown := set(wanted) - set(places):
+            raise InvalidArgumentError(
+                f"sources.kafka: {parameter}={given!r}: there is no partition "
+                f"{min(unknown, key=repr)!r}; write some of {places!r}"
+            )
+        return wanted
+
+    @property
+    def is_bounded(self) -> bool:
+        return self._until is not None
+
+    def spans(self) -> Sequence[Span]:
+        with KafkaDirectory(self._servers, self._group) as directory:
+            places = directory.places(self._topics)
+            until = self._until
+            if isinstance(until, int | datetime):
+                ends = directory.offsets_at(places, time_to_ms(until))
+            else:
+                ends = directory.end_offsets(places)
+            if isinstance(until, Mapping):
+                wanted = self._by_place("until", until, places)
+                for place, end in zip(places, ends, strict=True):
+                    if wanted.get(place, end) > end:
+                        raise InvalidArgumentError(
+                            f"sources.kafka: until={until!r}: {place[0]}[{place[1]}] ends at "
+                            f"offset {end} now; write that, or until='end'"
+                        )
+                ends = [wanted.get(place, end) for place, end in zip(places, ends, strict=True)]
+            starts = self._offsets(directory, places)
+        return [
+            Span(KafkaPartition(place, start), end)
+            for place, start, end in zip(places, starts, ends, strict=True)
+        ]
+
+    def read_span(self, span: Span) -> Iterator[SpanPart[T]]:
+        place, position = span.partition.place, span.partition.offset
+        if position >= span.end:
+            return
+        consumer = KafkaConsumer(
+            self._servers, group=self._group, on_gap=self._on_gap, logger=logger
+        )
+        decode = self._decoding.function()
+        with closing(consumer):
+            consumer.assign({place: position})
+            while position < span.end:
+                found = consumer.poll(BATCH_SIZE, POLL_TIMEOUT).get(place, [])
+                # There may be fewer records than offsets, and so some behind the end among them.
+                messages = [each for each in found if (each.offset() or 0) < span.end]
+                position = consumer.positions[place]
+                rest = replace(span, partition=KafkaPartition(place, position))
+                times = [message.timestamp()[1] for message in messages]
+                yield SpanPart(_decoded(messages, decode), times, rest)
 
     def partition_key(self, number: int, partition: KafkaPartition) -> Place:
         # A topic may get more partitions, which would move those of the topics behind it.
@@ -233,6 +299,20 @@ class KafkaSource(StreamSource[T]):
             logger=context.logger,
         )
         return KafkaStreamReader(consumer, partitions, self._decoding.function())
+
+
+def _decoded(
+    messages: list[Message[Any, Any]], decode: Callable[[Message[Any, Any]], Any]
+) -> list[Any]:
+    it = iter(messages)
+    try:
+        return [decode(message) for message in it]
+    except Exception as error:
+        bad = item_at(messages, it)
+        raise BadRecordError(
+            f"{bad.topic()}[{bad.partition()}], offset {bad.offset()}: cannot be decoded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 class KafkaStreamReader(StreamReader[Any]):
@@ -264,7 +344,7 @@ class KafkaStreamReader(StreamReader[Any]):
         return [
             Polled(
                 self._indices[place],
-                self._decoded(messages),
+                _decoded(messages, self._decode),
                 [message.timestamp()[1] for message in messages],
             )
             for place, messages in found.items()
@@ -272,18 +352,6 @@ class KafkaStreamReader(StreamReader[Any]):
 
     def is_quiet(self, partition: int) -> bool:
         return self._places[partition] in self._ended
-
-    def _decoded(self, messages: list[Message[Any, Any]]) -> list[Any]:
-        decode = self._decode
-        it = iter(messages)
-        try:
-            return [decode(message) for message in it]
-        except Exception as error:
-            bad = item_at(messages, it)
-            raise BadRecordError(
-                f"{bad.topic()}[{bad.partition()}], offset {bad.offset()}: cannot be decoded: "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def save(self) -> Sequence[int]:
         positions = self._consumer.positions or self._starts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -14,21 +15,24 @@ from jetlet.core.arguments import (
     check_functions,
     check_name,
     check_start,
+    time_to_ms,
 )
 from jetlet.core.durations import Duration
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.log.blocks import Serializer
 from jetlet.log.log import SEGMENT_BYTES, Directory, Log, LogOptions
-from jetlet.log.reader import OnGap, PartitionReader
+from jetlet.log.reader import NO_RECORDS, OnGap, PartitionReader
 from jetlet.pipeline.checks import check_on_error
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.sink import OnError, SinkWriter, TransactionalSink, WriterPlace
-from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 
 T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | Mapping[int, int] | int | datetime
+Until = Literal["end"] | Mapping[int, int] | int | datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,10 @@ class LogSource(StreamSource[Any]):
     :class:`~jetlet.DeadLetter` whose ``item`` has their first ``offset``, and their bytes as
     ``raw``.
 
+    With ``until`` it ends, as bounded input does: ``"end"`` is where each partition ends when the
+    job is submitted, a dict from partitions to offsets, or a time, is what is no longer read. It
+    then runs on every engine, and stages that wait for the end are welcome.
+
     There must be a log, unless ``partitions`` says how many one is to have that is made now. By
     default records are plain values; objects of classes take ``serializer="pickle"``, here and
     where they are written: say it if you trust all who can write to the log.
@@ -66,6 +74,7 @@ class LogSource(StreamSource[Any]):
         directory: Directory,
         *,
         start: Start = "earliest",
+        until: Until | None = None,
         on_gap: OnGap = "skip",
         partitions: int | None = None,
         serializer: Serializer | None = None,
@@ -76,11 +85,14 @@ class LogSource(StreamSource[Any]):
         what = "sources.log"
         options = LogOptions.of(what, directory, partitions=partitions, serializer=serializer)
         check_start(what, start, "partitions to offsets", "earliest", "latest")
+        if until is not None:
+            check_start(what, until, "partitions to offsets", "end", parameter="until")
         check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
         check_on_error(what, on_error)
         self._options = options
         self.on_error = on_error
         self._start = start
+        self._until = until
         self._on_gap: OnGap = on_gap
         self.name = check_name(what, name) or f"log-source({options.directory.split('/')[-1]})"
         self.preferred_local_parallelism = (
@@ -95,26 +107,74 @@ class LogSource(StreamSource[Any]):
     def partitions(self) -> Sequence[LogPartition]:
         # "Latest" is when the job is submitted: what is appended while it starts is not missed.
         with Log.with_options("sources.log", self._options) as log:
-            count = range(log.partition_count)
-            start = self._start
-            offsets: Sequence[int | None]
-            if start == "earliest":
-                offsets = [None for _ in count]
-            elif start == "latest":
-                offsets = log.end_offsets()
-            elif isinstance(start, Mapping):
-                if unknown := set(start) - set(count):
-                    raise InvalidArgumentError(
-                        f"sources.log: start={start!r}: the log has no partition "
-                        f"{min(unknown, key=repr)!r}; write partitions from 0 to {len(count) - 1}"
-                    )
-                offsets = [start.get(i) for i in count]
-            else:
-                if isinstance(start, datetime):
-                    start = int(start.timestamp() * 1000)
-                assert isinstance(start, int)
-                offsets = [log.offset_at(i, start) for i in count]
+            return self._partitions_of(log)
+
+    def _partitions_of(self, log: Log) -> list[LogPartition]:
+        count = range(log.partition_count)
+        start = self._start
+        offsets: Sequence[int | None]
+        if start == "earliest":
+            offsets = [None for _ in count]
+        elif start == "latest":
+            offsets = log.end_offsets()
+        elif isinstance(start, Mapping):
+            _check_partitions("start", start, count)
+            offsets = [start.get(i) for i in count]
+        else:
+            assert isinstance(start, int | datetime)
+            offsets = [log.offset_at(i, time_to_ms(start)) for i in count]
         return [LogPartition(i, offset) for i, offset in enumerate(offsets)]
+
+    @property
+    def is_bounded(self) -> bool:
+        return self._until is not None
+
+    def spans(self) -> Sequence[Span]:
+        with Log.with_options("sources.log", self._options) as log:
+            ends = log.end_offsets()
+            until = self._until
+            if isinstance(until, Mapping):
+                _check_partitions("until", until, range(len(ends)))
+                for partition, offset in until.items():
+                    if offset > ends[partition]:
+                        raise InvalidArgumentError(
+                            f"sources.log: until={until!r}: partition {partition} ends at offset "
+                            f"{ends[partition]} now; write that, or until='end'"
+                        )
+                ends = [until.get(i, end) for i, end in enumerate(ends)]
+            elif isinstance(until, int | datetime):
+                ends = [log.offset_at(i, time_to_ms(until)) for i in range(len(ends))]
+            return [
+                Span(each, end) for each, end in zip(self._partitions_of(log), ends, strict=True)
+            ]
+
+    def read_span(self, span: Span) -> Iterator[SpanPart[Any]]:
+        rejected = Rejected()
+        directory = self._options.directory
+
+        def reject(offset: int, raw: bytes, error: BadRecordError) -> None:
+            rejected.add(RawRecord(directory, None, offset, raw), error)
+
+        with Log.with_options("sources.log", self._options) as log:
+            reader = log.reader(
+                span.partition.index,
+                span.partition.offset,
+                on_gap=self._on_gap,
+                on_bad=None if self.on_error == "fail" else reject,
+            )
+            with closing(reader):
+                while reader.offset < span.end:
+                    limit = min(BATCH_SIZE, span.end - reader.offset)
+                    records = reader.poll(limit)
+                    if records is None:
+                        reader.look_around()  # all that is to be read has been written
+                    found = records or NO_RECORDS
+                    behind = replace(span.partition, offset=reader.offset)
+                    part = SpanPart(
+                        found.items, found.timestamps, replace(span, partition=behind), rejected
+                    )
+                    rejected = Rejected()
+                    yield part
 
     def open(
         self, partitions: Sequence[LogPartition], context: ProcessorContext
@@ -125,6 +185,14 @@ class LogSource(StreamSource[Any]):
             self._on_gap,
             context,
             rejects=self.on_error != "fail",
+        )
+
+
+def _check_partitions(parameter: str, given: Mapping[int, int], count: range) -> None:
+    if unknown := set(given) - set(count):
+        raise InvalidArgumentError(
+            f"sources.log: {parameter}={given!r}: the log has no partition "
+            f"{min(unknown, key=repr)!r}; write partitions from 0 to {len(count) - 1}"
         )
 
 

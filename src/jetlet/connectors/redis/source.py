@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
@@ -22,6 +23,7 @@ from jetlet.core.arguments import (
     check_functions,
     check_name,
     check_start,
+    time_to_ms,
 )
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import (
@@ -30,12 +32,14 @@ from jetlet.errors import (
     InvalidArgumentError,
     ServerUnreachableError,
 )
-from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
+from jetlet.pipeline.source import BATCH_SIZE
+from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 from jetlet.processors.item_failure import item_at
 
 T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | Mapping[str, str] | int | datetime
+Until = Literal["end"] | Mapping[str, str] | int | datetime
 
 POLL_TIMEOUT: Final = 0.05
 """Seconds that a poll waits for entries."""
@@ -94,6 +98,7 @@ class RedisOptions(TypedDict, total=False):
     """Options of a source of Redis that do not decide what an item is."""
 
     start: Start
+    until: Until | None
     must_exist: bool
     settings: Mapping[str, Any] | None
     name: str | None
@@ -112,6 +117,10 @@ class RedisStreamSource(StreamSource[T]):
     to the ids behind which to begin, or a time: milliseconds since 1970 or a ``datetime``. Entries
     that are trimmed before they were read are missed. With ``must_exist=False`` streams may be
     made later.
+
+    With ``until`` it ends, as bounded input does: ``"end"`` is behind the newest entry of each
+    stream when the job is submitted; an id for a stream, in a dict, or a time, is the first that is
+    no longer read.
 
     ``url`` is ``"redis://user:password@host:port/database"``, ``"rediss://..."`` for TLS or
     ``"unix:///path"``, ``settings`` the options of a connection of redis-py. When the connection is
@@ -161,6 +170,7 @@ class RedisStreamSource(StreamSource[T]):
         encoding: str | None = "utf-8",
         project: Callable[[RedisEntry], Any] | None = None,
         start: Start = "earliest",
+        until: Until | None = None,
         must_exist: bool = True,
         settings: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -174,10 +184,14 @@ class RedisStreamSource(StreamSource[T]):
         check_functions(what, project=project)
         self._decoding = RedisDecoding(encoding, project)
         check_start(what, start, "streams to ids", "earliest", "latest")
-        if isinstance(start, Mapping):
-            for stream, id in start.items():
-                _check_position(what, self._streams, stream, id)
+        if until is not None:
+            check_start(what, until, "streams to ids", "end", parameter="until")
+        for parameter, given in (("start", start), ("until", until)):
+            if isinstance(given, Mapping):
+                for stream, id in given.items():
+                    _check_position(f"{what}: {parameter}", self._streams, stream, id)
         self._start = start
+        self._until = until
         self._must_exist = must_exist
         self.name = check_name(what, name) or f"redis-source({','.join(self._streams)})"
         self.preferred_local_parallelism = (
@@ -212,14 +226,53 @@ class RedisStreamSource(StreamSource[T]):
         start = self._start
         if isinstance(start, Mapping):
             return start.get(stream, _FIRST)
-        if isinstance(start, datetime):
-            start = int(start.timestamp() * 1000)
-        if isinstance(start, int):
-            return f"{start - 1}-{_LAST_SEQUENCE}" if start > 0 else _FIRST
+        if isinstance(start, int | datetime):
+            time = time_to_ms(start)
+            return f"{time - 1}-{_LAST_SEQUENCE}" if time > 0 else _FIRST
         if start == "earliest" or kind == "none":
             return _FIRST
-        newest = connection.ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
-        return newest[0][0].decode() if newest else _FIRST
+        return _newest(connection, stream)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self._until is not None
+
+    def spans(self) -> Sequence[Span]:
+        connection = self._server.connection()
+        connection.connect()
+        with closing(connection):
+            starts = [self._position(connection, each) for each in self._streams]
+            ends = [self._end(connection, each) for each in self._streams]
+        partitions = map(RedisPartition, self._streams, starts)
+        return [Span(*each) for each in zip(partitions, ends, strict=True)]
+
+    def _end(self, connection: RedisConnection, stream: str) -> str:
+        """Up to where to read, as a range says it."""
+        newest = _newest(connection, stream)
+        until = self._until
+        if isinstance(until, int | datetime):
+            id = f"{time_to_ms(until)}-0"
+        elif isinstance(until, Mapping) and stream in until:
+            id = until[stream]
+        else:
+            return newest
+        # What is added later is not there to be read, whatever its id.
+        return f"({id}" if _order(id) <= _order(newest) else newest
+
+    def read_span(self, span: Span) -> Iterator[SpanPart[T]]:
+        position, stream = span.partition.position, span.partition.stream
+        connection = self._server.connection()
+        connection.connect()
+        with closing(connection):
+            while True:
+                question = (stream, f"({position}", span.end, "COUNT", BATCH_SIZE)
+                entries = connection.ask("XRANGE", *question)
+                if not entries:
+                    return
+                items = _decoded(stream, entries, self._decoding.item)
+                position = entries[-1][0].decode()
+                rest = replace(span, partition=RedisPartition(stream, position))
+                yield SpanPart(items, _times(entries), rest)
 
     def partition_key(self, number: int, partition: RedisPartition) -> str:
         # The list of streams may be another when the job is resumed.
@@ -293,19 +346,9 @@ class RedisStreamReader(StreamReader[Any]):
     def _polled(self, stream: bytes, entries: Sequence[Any]) -> Polled[Any]:
         index = self._indices[stream]
         name = self._streams[index]
-        decode = self._decode
-        it = iter(entries)
-        try:
-            items = [decode(name, id, fields) for id, fields in it]
-        except Exception as error:
-            bad = item_at(entries, it)[0].decode()
-            advice = "; write encoding=None" if isinstance(error, UnicodeDecodeError) else ""
-            raise BadRecordError(
-                f"stream {name!r}, entry {bad}: cannot be decoded: {type(error).__name__}: "
-                f"{error}{advice}"
-            ) from error
+        items = _decoded(name, entries, self._decode)
         self._positions[index] = entries[-1][0].decode()
-        return Polled(index, items, [int(id[: id.index(b"-")]) for id, _ in entries])
+        return Polled(index, items, _times(entries))
 
     def save(self) -> Sequence[str]:
         return list(self._positions)
@@ -395,13 +438,41 @@ class _Attempt:
                 self.connection.close()
 
 
+def _decoded(
+    stream: str, entries: Sequence[Any], decode: Callable[[str, bytes, Sequence[bytes]], Any]
+) -> list[Any]:
+    it = iter(entries)
+    try:
+        return [decode(stream, id, fields) for id, fields in it]
+    except Exception as error:
+        bad = item_at(entries, it)[0].decode()
+        advice = "; write encoding=None" if isinstance(error, UnicodeDecodeError) else ""
+        raise BadRecordError(
+            f"stream {stream!r}, entry {bad}: cannot be decoded: {type(error).__name__}: "
+            f"{error}{advice}"
+        ) from error
+
+
+def _times(entries: Sequence[Any]) -> list[int]:
+    return [int(id[: id.index(b"-")]) for id, _ in entries]
+
+
+def _newest(connection: RedisConnection, stream: str) -> str:
+    newest = connection.ask("XREVRANGE", stream, "+", "-", "COUNT", 1)
+    return newest[0][0].decode() if newest else _FIRST
+
+
+def _order(id: str) -> tuple[int, int]:
+    time, _, number = id.partition("-")
+    return int(time), int(number or 0)
+
+
 def _check_position(what: str, streams: Sequence[str], stream: Any, id: Any) -> None:
     if stream not in streams:
         raise InvalidArgumentError(
-            f"{what}: start: {stream!r} is not read; write some of {', '.join(map(repr, streams))}"
+            f"{what}: {stream!r} is not read; write some of {', '.join(map(repr, streams))}"
         )
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidArgumentError(
-            f"{what}: start: {stream!r}: {id!r}: write the id of an entry, such as "
-            "'1700000000000-0'"
+            f"{what}: {stream!r}: {id!r}: write the id of an entry, such as '1700000000000-0'"
         )

@@ -14,7 +14,7 @@ from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.core.vertex import SplitSupplier
 from jetlet.pipeline.errors import DeadLetter, Rejected
-from jetlet.pipeline.source import BatchSource
+from jetlet.pipeline.source import BatchSource, SplitRest
 from jetlet.processors.base import TURN_NS, ErrorPolicy
 from jetlet.processors.state_saver import StateSaver
 
@@ -112,7 +112,11 @@ class ReadProcessor(Processor):
         else:
             done = self.outbox.offer_batch(self._batch, self._data_ordinals)
         if done:
-            self._left[0].taken += len(self._batch)
+            split = self._left[0]
+            if isinstance(self._batch, SplitRest):
+                split.split, split.taken = self._batch.rest, 0
+            else:
+                split.taken += len(self._batch)
             self._batch = None
         return False
 
@@ -138,6 +142,10 @@ class ReadProcessor(Processor):
             if batch is None:
                 self._batches = None
                 self._left.popleft()
+            elif isinstance(batch, SplitRest) and not batch:
+                self._left[0].split, self._left[0].taken = batch.rest, 0
+                if self.context.clock.monotonic_ns() >= turn_end:
+                    return None
             elif self._skip < len(batch):
                 rest = batch
                 if self._skip:
