@@ -57,6 +57,14 @@ async def check_async_flat(x):
     yield check(x)
 
 
+def check_all_with(check, items):
+    return [check(x) for x in items]
+
+
+async def check_all_async(items):
+    return [check(x) for x in items]
+
+
 def check_all(items):
     return [check(x) for x in items]
 
@@ -96,6 +104,10 @@ STAGES = {
     "async-service": lambda s, e: s.map_async(check_with, service=MAKER, on_error=e),
     "blocking": lambda s, e: s.map(check, blocking=True, threads=4, on_error=e),
     "batched": lambda s, e: s.map_batched(check_all, max_batch=1, on_error=e),
+    "batched-service": lambda s, e: s.map_batched(
+        check_all_with, max_batch=3, service=MAKER, on_error=e
+    ),
+    "batched-async": lambda s, e: s.map_batched(check_all_async, max_batch=3, on_error=e),
     "stateful": lambda s, e: s.map_stateful(list, lambda state, x: check(x), on_error=e),
     "stateful-filter": lambda s, e: s.filter_stateful(
         list, lambda state, x: check(x) >= 0, on_error=e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -139,6 +140,36 @@ def test_services_shared_and_not(engine):
     assert bag(out["filter"].items) == bag(NUMBERS)
     assert bag(out["flat"].items) == bag(x for x in NUMBERS for _ in range(x % 3))
     assert bag(out["blocking"].items) == bag((False, x) for x in NUMBERS)
+
+
+def test_map_batched_with_a_service_and_coroutines(engine):
+    model = shared_service(lambda context: {"factor": 10})
+    own = service(lambda context: [10], lambda ended: ended.clear(), reload="1ms", blocking=True)
+
+    async def in_turn(items):
+        await asyncio.sleep(0.0001 * (items[0] % 3))
+        return [10 * x for x in items]
+
+    async def with_client(client, items):
+        await asyncio.sleep(0)
+        return (client["factor"] * x for x in items)
+
+    p = Pipeline("inference", preserve_order=True)
+    numbers = p.read_from(sources.items(NUMBERS))
+    plain, blocking, flight, client = collectors("plain blocking flight client").values()
+    numbers.map_batched(
+        lambda m, items: [m["factor"] * x for x in items], 64, max_wait=0.001, service=model
+    ).write_to(plain)
+    numbers.map_batched(lambda s, items: [s[0] * x for x in items], 9, service=own).write_to(
+        blocking
+    )
+    numbers.map_batched(in_turn, 32, max_concurrency=3, name="flight").write_to(flight)
+    numbers.map_batched(with_client, 50, max_wait=0.001, service=model).write_to(client)
+
+    engine.run(p)
+
+    for out in (plain, blocking, flight, client):
+        assert sorted(out.items) == [10 * x for x in NUMBERS]
 
 
 def test_map_batched(engine):

@@ -65,6 +65,8 @@ class Traits:
     items, and what it emits has no timestamps, since nobody knows which they should be."""
     is_stream: bool = False
     """True for a source that has no end."""
+    gpus: int = 0
+    """Graphics processors that each of its processors needs."""
     side_ordinals: tuple[int, ...] = ()
     """Outbound edges for what failed and what came late, behind those of the ordinary output."""
 

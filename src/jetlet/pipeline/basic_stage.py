@@ -13,6 +13,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.blocking import call_in_thread, threads_for
 from jetlet.pipeline.checks import (
     check_async,
+    check_batched,
     check_count,
     check_function,
     check_name,
@@ -324,21 +325,35 @@ class BasicStage(Generic[T]):
 
     def map_batched(
         self,
-        fn: Callable[[list[T]], Iterable[R]],
+        fn: Callable[..., Iterable[R]] | Callable[..., Awaitable[Iterable[R]]],
         max_batch: int = 1024,
         *,
+        max_wait: float = 0.0,
+        service: ServiceFactory[Any] | None = None,
+        max_concurrency: int = 4,
+        blocking: bool = False,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[R]:
-        """Call ``fn`` with lists of up to ``max_batch`` items and emit the items it returns."""
-        check_function("map_batched", fn, "a function of a list of items", "lambda items: [...]")
-        check_count("map_batched", "max_batch", max_batch)
+        """Call ``fn`` with lists of up to ``max_batch`` items and emit the items it returns.
+
+        A list is closed when it is full, when its first item has waited for ``max_wait`` seconds,
+        or by default as soon as the input pauses. With a ``service``, such as a model, it is
+        ``fn(service, items)``. If ``fn`` is a coroutine function, ``max_concurrency`` lists are in
+        flight at a time, and results come in order. ``blocking=True`` gives a function that takes
+        long a thread of its own.
+        """
+        check_batched(fn, max_batch, max_wait, service, max_concurrency, blocking)
         return self._add(
             BatchedTransform(
                 name=name or "map-batched",
                 fn=fn,
                 max_batch=max_batch,
+                max_wait=max_wait,
+                is_blocking=blocking,
+                service=service,
+                max_concurrency=max_concurrency,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

@@ -52,17 +52,7 @@ def check_async(stage: str, fn: object, options: Mapping[str, Any]) -> None:
     """Refuse what is not a coroutine function, and options that it cannot be called with."""
     check_function(stage, fn, "a coroutine function of one item", "fetch")
     check_count(stage, "max_concurrency", options["max_concurrency"])
-    service = options["service"]
-    if service is not None and not isinstance(service, ServiceFactory):
-        raise InvalidArgumentError(
-            f"{stage} takes a service factory, not {service!r}: "
-            f"write .{stage}({_name(fn)}, service=jetlet.service(lambda context: connect()))"
-        )
-    if service is not None and service.is_blocking:
-        raise InvalidArgumentError(
-            f"{stage}: a service with blocking=True waits in threads, and coroutines share one: "
-            f"leave blocking out, or write .map_using_service(service, fn) with a plain function"
-        )
+    _check_loop_service(stage, fn, options["service"])
     if options.get("timeout") is not None:
         check_seconds(stage, "timeout", options["timeout"])
     if options.get("backoff", 0) != 0:
@@ -80,6 +70,56 @@ def check_async(stage: str, fn: object, options: Mapping[str, Any]) -> None:
     if retry_on is not Exception and not retries:
         raise InvalidArgumentError(
             f"{stage}: retry_on says after what to try again, but not how often: add retries=3"
+        )
+
+
+def _check_service(stage: str, fn: object, service: object) -> None:
+    if service is not None and not isinstance(service, ServiceFactory):
+        raise InvalidArgumentError(
+            f"{stage} takes a service factory, not {service!r}: "
+            f"write .{stage}({_name(fn)}, service=jetlet.service(lambda context: connect()))"
+        )
+
+
+def _check_loop_service(stage: str, fn: object, service: ServiceFactory[Any] | None) -> None:
+    """Refuse a service that coroutines cannot share."""
+    _check_service(stage, fn, service)
+    if service is not None and service.is_blocking:
+        raise InvalidArgumentError(
+            f"{stage}: a service with blocking=True waits in threads, and coroutines share one: "
+            f"leave blocking out, or write .map_using_service(service, fn) with a plain function"
+        )
+    if service is not None and service.reload is not None:
+        raise InvalidArgumentError(
+            f"{stage}: reload is for services of plain functions, of which no call is under way "
+            f"when another one takes the place; here let the service renew what it holds"
+        )
+
+
+def check_batched(
+    fn: object,
+    max_batch: object,
+    max_wait: object,
+    service: ServiceFactory[Any] | None,
+    max_concurrency: object,
+    blocking: bool,
+) -> None:
+    """Refuse what map_batched cannot do."""
+    stage = "map_batched"
+    if inspect.isasyncgenfunction(fn) or not callable(fn):
+        check_function(stage, fn, "a function of a list of items", "lambda items: [...]")
+    check_count(stage, "max_batch", max_batch)
+    if max_wait != 0:
+        check_seconds(stage, "max_wait", max_wait)
+    check_count(stage, "max_concurrency", max_concurrency)
+    if not inspect.iscoroutinefunction(fn):
+        _check_service(stage, fn, service)
+        return
+    _check_loop_service(stage, fn, service)
+    if blocking:
+        raise InvalidArgumentError(
+            f"{stage}: {_name(fn)} is a coroutine function, which does not block: leave "
+            f"blocking=True out"
         )
 
 

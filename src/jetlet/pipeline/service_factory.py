@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
+from jetlet.errors import InvalidArgumentError
 
 S = TypeVar("S")
 
@@ -31,6 +33,10 @@ class ServiceFactory(Generic[S]):
     """One per member, used by all its processors; else one per processor."""
     is_blocking: bool = False
     """Calls may block: each processor gets a thread of its own."""
+    reload: int | None = None
+    """Milliseconds after which another one takes its place."""
+    gpus: int = 0
+    """Graphics processors that it needs."""
 
     @property
     def has_destroy(self) -> bool:
@@ -43,12 +49,15 @@ def shared_service(
     destroy: Callable[[S], object] = _keep,
     *,
     blocking: bool = False,
+    reload: Duration | None = None,
+    gpus: int = 0,
 ) -> ServiceFactory[S]:
     """One service per member, shared by all its processors.
 
-    It must be thread-safe, unless it is for ``map_async``: coroutines share a thread.
+    It must be thread-safe, unless it is for ``map_async``: coroutines share a thread. The options
+    are those of :func:`jetlet.service`.
     """
-    return ServiceFactory(create, destroy, is_shared=True, is_blocking=blocking)
+    return _factory("shared_service", create, destroy, True, blocking, reload, gpus)
 
 
 def service(
@@ -56,6 +65,30 @@ def service(
     destroy: Callable[[S], object] = _keep,
     *,
     blocking: bool = False,
+    reload: Duration | None = None,
+    gpus: int = 0,
 ) -> ServiceFactory[S]:
-    """One service per processor, used by one thread at a time."""
-    return ServiceFactory(create, destroy, is_shared=False, is_blocking=blocking)
+    """One service per processor, used by one thread at a time.
+
+    :param blocking: calls wait, so each processor gets a thread of its own.
+    :param reload: after so long, such as ``"10m"``, another is made, on a thread of its own, and
+        takes its place between two calls; one that cannot be made is logged, and the old one stays.
+    :param gpus: graphics processors that it needs. On Spark the session must give each task that
+        many, or the job is refused.
+    """
+    return _factory("service", create, destroy, False, blocking, reload, gpus)
+
+
+def _factory(
+    what: str,
+    create: Callable[[ProcessorContext], S],
+    destroy: Callable[[S], object],
+    is_shared: bool,
+    blocking: bool,
+    reload: Duration | None,
+    gpus: int,
+) -> ServiceFactory[S]:
+    pause = None if reload is None else to_ms(f"{what}: reload", reload, minimum=1)
+    if type(gpus) is not int or gpus < 0:
+        raise InvalidArgumentError(f"{what}: gpus={gpus!r}: write a whole number, 0 for none")
+    return ServiceFactory(create, destroy, is_shared, blocking, pause, gpus)

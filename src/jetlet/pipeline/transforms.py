@@ -7,6 +7,7 @@ about itself that the planner's passes ask for: they treat all transforms alike.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -352,8 +353,18 @@ class AsyncTransform(Transform):
 class BatchedTransform(Transform):
     """A user function per list of items."""
 
-    fn: Callable[[list[Any]], Any]
+    fn: Callable[..., Any]
     max_batch: int
+    max_wait: float = 0.0
+    is_blocking: bool = False
+    service: ServiceFactory[Any] | None = None
+    max_concurrency: int = 1
+    """Lists that a coroutine function is given at a time."""
+
+    @property
+    def is_async(self) -> bool:
+        """True if it is a coroutine function."""
+        return inspect.iscoroutinefunction(self.fn)
 
 
 @dataclass(eq=False, kw_only=True)

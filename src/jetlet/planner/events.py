@@ -114,17 +114,31 @@ def applied_to_list(fn: Fn) -> Fn:
     Results have the timestamps of the items if there are as many, else the latest of them.
     """
 
-    def batch(events: list[Event]) -> list[Event] | None:
-        results = fn([event[1] for event in events])
-        if results is None:
-            return None  # a mistake, which is the processor's to report
-        results = list(results)
-        if len(results) == len(events):
-            return [(event[0], result) for event, result in zip(events, results, strict=True)]
-        latest = max(event[0] for event in events)
-        return [(latest, result) for result in results]
+    def batch(*given: Any) -> list[Event] | None:
+        *service, events = given
+        return _at_times(events, fn(*service, [event[1] for event in events]))
 
     return batch
+
+
+def applied_async_to_list(fn: Fn) -> Fn:
+    """The coroutine function of a map_batched, for events."""
+
+    async def batch(*given: Any) -> list[Event] | None:
+        *service, events = given
+        return _at_times(events, await fn(*service, [event[1] for event in events]))
+
+    return batch
+
+
+def _at_times(events: list[Event], results: Iterable[Any] | None) -> list[Event] | None:
+    if results is None:
+        return None  # a mistake, which is the processor's to report
+    results = list(results)
+    if len(results) == len(events):
+        return [(event[0], result) for event, result in zip(events, results, strict=True)]
+    latest = max(event[0] for event in events)
+    return [(latest, result) for result in results]
 
 
 def joined(to_output: Fn | None) -> Fn:

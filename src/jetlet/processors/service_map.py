@@ -8,6 +8,7 @@ gives each back exactly once, also when the job fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.fused import FusedFunction, Run, Step
-from jetlet.processors.service_lease import ServiceLease
+from jetlet.processors.service_lease import Leases
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "ServiceProcessor", "ServiceSupplier"]
 
@@ -70,32 +71,19 @@ class ServiceSupplier(ProcessorSupplier):
         self.factory = factory
         self.policy = policy
         self.data_ordinals = data_ordinals
-        self._shared = self._lease()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shared": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._shared = self._lease()
-
-    def _lease(self) -> ServiceLease:
-        return ServiceLease(self.factory.create, self.factory.destroy)
+        self.leases = Leases(factory)
 
     def traits(self) -> Traits:
-        return ServiceProcessor.traits
+        return replace(ServiceProcessor.traits, gpus=self.factory.gpus)
 
     def init(self, context: ProcessorContext) -> None:
-        if self.factory.is_shared:
-            self._shared.take(context)
+        self.leases.open(context)
 
     def get(self) -> Processor:
-        # A shared service is there as long as the supplier is: the processors only borrow it.
-        own = None if self.factory.is_shared else self._lease()
-        return ServiceProcessor(self, self._shared.service, own)
+        return ServiceProcessor(self)
 
     def close(self, error: BaseException | None) -> None:
-        self._shared.give_back()
+        self.leases.close()
 
 
 class ServiceProcessor(BatchProcessor):
@@ -103,30 +91,36 @@ class ServiceProcessor(BatchProcessor):
 
     traits = STATELESS
 
-    def __init__(self, supplier: ServiceSupplier, service: Any, own: ServiceLease | None) -> None:
+    def __init__(self, supplier: ServiceSupplier) -> None:
         super().__init__(supplier.data_ordinals)
         self.is_cooperative = not supplier.factory.is_blocking
         if not self.is_cooperative:
             self.turn_ns = BLOCKING_TURN_NS
         self._step = supplier.kind, supplier.fn, supplier.policy
-        self._service = service
-        self._own = own
+        self._lease = supplier.leases.for_processor()
+        self._service: Any = None
         self._run: Run | None = None
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
-        service = self._service if self._own is None else self._own.take(context)
+        self._serve(self._lease.take(context))
+
+    def _serve(self, service: Any) -> None:
         kind, fn, policy = self._step
+        self._service = service
         self._run = Run(self, FusedFunction((Step(kind, partial(fn, service), policy),)))
 
     def close(self) -> None:
         if self._run is not None:
             self._run.expansion.close()
-        self._service = self._run = None
-        if self._own is not None:
-            self._own.give_back()
+            self._run = None
+            service, self._service = self._service, None
+            self._lease.give_back(service)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        service = self._lease.renewed(self._service, self.context)
+        if service is not self._service:
+            self._serve(service)
         assert self._run is not None
         # If it blocks it takes item by item, to return in time. Otherwise the engine sees to it
         # that the inbox is small enough for the function.

@@ -35,6 +35,7 @@ from jetlet.spark.launch.session import (
 )
 from jetlet.spark.members.slots import Slots, await_executors, context_of, remote_parallelism
 from jetlet.spark.modes import MEMBERS, MICRO_BATCH, mode_of
+from jetlet.spark.resources import check_gpus
 from jetlet.spark.shipping import BY_VALUE, ship_package
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class SparkEngine:
         self._check_open()
         dag = dag_of(what, SPARK_PARALLELISM)
         kind = mode_of(dag, config).kind
+        check_gpus(dag, self.session)
         if kind == MEMBERS:
             job = self._job_on_members(dag, config)
         elif kind == MICRO_BATCH:

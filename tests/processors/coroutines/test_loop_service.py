@@ -15,7 +15,6 @@ from jetlet.pipeline.service_factory import ServiceFactory, service, shared_serv
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.coroutines.async_map import AsyncMapSupplier
 from jetlet.processors.coroutines.loop_service import LoopService
-from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
 from jetlet.testing import verify_processor
 
 FAIL = ErrorPolicy("step")
@@ -189,14 +188,11 @@ def test_error_of_the_end_is_raised_by_close():
         yield 1
         raise OSError("not flushed")
 
-    loop = MEMBER_LOOP.lease()
-    try:
-        made = LoopService(ServiceFactory(create), ProcessorContext(), loop)
-        assert made.value == 1
-        with pytest.raises(OSError, match="not flushed"):
-            made.close()
-    finally:
-        MEMBER_LOOP.release()
+    made = LoopService(ServiceFactory(create), ProcessorContext())
+    assert made.value == 1
+    with pytest.raises(OSError, match="not flushed"):
+        made.close()
+    assert not [each for each in threading.enumerate() if each.name == "jetlet-asyncio"]
 
 
 def test_supplier_that_travelled_makes_a_service_of_its_own():

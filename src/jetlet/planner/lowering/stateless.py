@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from jetlet.pipeline.transforms import (
     BatchedTransform,
@@ -19,7 +20,8 @@ from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.batched import BatchedProcessor
+from jetlet.processors.batched import BatchedProcessor, BatchedSupplier
+from jetlet.processors.coroutines.async_map import AsyncMapSupplier
 from jetlet.processors.fused import FusedProcessor, IdentityProcessor, Step, fuse
 from jetlet.processors.sorting.spool import SpoolProcessor
 
@@ -52,17 +54,33 @@ def _fused(
 def _lower_batched(
     transform: BatchedTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    fn = events.applied_to_list(transform.fn) if node.takes_events else transform.fn
-    dag.chain(
-        node,
-        partial(
-            BatchedProcessor,
+    fn, service = transform.fn, transform.service
+    options: dict[str, Any] = {
+        "policy": sides.policy,
+        "data_ordinals": sides.data,
+        "max_wait": transform.max_wait,
+    }
+    if transform.is_async:
+        if node.takes_events:
+            fn = events.applied_async_to_list(fn)
+        batches = AsyncMapSupplier(
             fn,
-            transform.max_batch,
-            policy=sides.policy,
-            data_ordinals=sides.data,
-        ),
-    )
+            service=service,
+            max_batch=transform.max_batch,
+            max_concurrency=transform.max_concurrency,
+            **options,
+        )
+        dag.chain(node, batches)
+        return
+    if node.takes_events:
+        fn = events.applied_to_list(fn)
+    if service is not None:
+        blocking = service.is_blocking or transform.is_blocking
+        service = replace(service, is_blocking=blocking)
+        dag.chain(node, BatchedSupplier(fn, transform.max_batch, service, **options))
+        return
+    options["blocking"] = transform.is_blocking
+    dag.chain(node, partial(BatchedProcessor, fn, transform.max_batch, **options))
 
 
 @lower.register

@@ -35,7 +35,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
-from jetlet.core.traits import BatchPart, Repeats, State, Traits
+from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.transforms import RetryOn
@@ -50,9 +50,9 @@ from jetlet.processors.coroutines.coroutine_pool import (
     NotAwaitableError,
     default_jitter,
 )
-from jetlet.processors.coroutines.loop_service import LoopService
+from jetlet.processors.coroutines.loop_service import LoopService, on_member_loop
 from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
-from jetlet.processors.service_lease import ServiceLease
+from jetlet.processors.service_lease import Leases, ServiceLease
 from jetlet.processors.state_saver import StateSaver
 
 __all__ = ["AsyncMapProcessor", "AsyncMapSupplier"]
@@ -79,6 +79,8 @@ class AsyncMapSupplier(ProcessorSupplier):
         backoff: float = 0.1,
         retry_on: RetryOn = Exception,
         flat: bool = False,
+        max_batch: int | None = None,
+        max_wait: float = 0.0,
         data_ordinals: Ordinals = None,
         jitter: Callable[[], float] = default_jitter,
     ) -> None:
@@ -92,54 +94,45 @@ class AsyncMapSupplier(ProcessorSupplier):
             backoff=backoff,
             retry_on=retry_on,
             flat=flat,
+            max_batch=max_batch,
+            max_wait=max_wait,
             data_ordinals=data_ordinals,
             jitter=jitter,
         )
-        self._service = service
         self._leases: list[asyncio.AbstractEventLoop] = []
-        self._shared = self._lease()
+        self._services = None if service is None else Leases(on_member_loop(service))
+        self._gpus = 0 if service is None else service.gpus
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_leases": [], "_shared": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._shared = self._lease()
-
-    def _lease(self) -> ServiceLease | None:
-        """For the service on the loop, if there is to be one."""
-        factory = self._service
-        if factory is None:
-            return None
-        return ServiceLease(
-            lambda context: LoopService(factory, context, self._leases[-1]), LoopService.close
-        )
+        return {**self.__dict__, "_leases": []}
 
     def traits(self) -> Traits:
         return Traits(
             state=State.SAVED,
             spans_batches=False,
-            repeats=Repeats.BOTH if self.options.ordered else Repeats.ITEMS,
+            repeats=self.options.repeats,
             emits_at_end=False,
             needs_index=False,
+            gpus=self._gpus,
         )
 
     def init(self, context: ProcessorContext) -> None:
         self._leases.append(MEMBER_LOOP.lease())
-        if self._service is not None and self._service.is_shared:
-            assert self._shared is not None
-            self._shared.take(context)
+        if self._services is not None:
+            self._services.open(context)
 
     def get(self) -> Processor:
-        is_own = self._service is not None and not self._service.is_shared
-        return AsyncMapProcessor(
-            self.options, self._leases[-1], self._lease() if is_own else self._shared
-        )
+        lease = None if self._services is None else self._services.for_processor()
+        if self.options.max_batch is None:
+            return AsyncMapProcessor(self.options, self._leases[-1], lease)
+        from jetlet.processors.coroutines.async_batched import AsyncBatchedProcessor
+
+        return AsyncBatchedProcessor(self.options, self._leases[-1], lease)
 
     def close(self, error: BaseException | None) -> None:
         try:
-            if self._shared is not None:
-                self._shared.give_back()
+            if self._services is not None:
+                self._services.close()
         finally:
             if self._leases:
                 self._leases.pop()
@@ -153,13 +146,13 @@ class AsyncMapProcessor(BatchProcessor):
         self,
         options: AsyncOptions,
         loop: asyncio.AbstractEventLoop,
-        lease: ServiceLease | None = None,
+        lease: ServiceLease[Any] | None = None,
     ) -> None:
         super().__init__(options.data_ordinals)
         self._options = options
         self._loop = loop
         self._lease = lease
-        self._holds_service = False
+        self._service: LoopService | None = None
         self._drains = False
         """A snapshot waits until all results are out, so that there is nothing to save."""
         self._limit = options.max_concurrency + min(options.max_concurrency, MAX_AHEAD)
@@ -181,9 +174,10 @@ class AsyncMapProcessor(BatchProcessor):
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         if self._lease is not None:
-            service = self._lease.take(context).value
-            self._holds_service = True
-            self._options = replace(self._options, fn=partial(self._options.fn, service))
+            self._service = self._lease.take(context)
+            self._options = replace(
+                self._options, fn=partial(self._options.fn, self._service.value)
+            )
         self._pool = CoroutinePool(self._options, self._loop, context.wake)
 
     def close(self) -> None:
@@ -193,9 +187,9 @@ class AsyncMapProcessor(BatchProcessor):
                 "%s: a coroutine ignores its cancellation; let CancelledError pass",
                 self._options.policy.step,
             )
-        if self._lease is not None and self._holds_service:
-            self._holds_service = False
-            self._lease.give_back()
+        if self._lease is not None and self._service is not None:
+            service, self._service = self._service, None
+            self._lease.give_back(service)
 
     # --- Data -------------------------------------------------------------------------------
 
@@ -236,22 +230,26 @@ class AsyncMapProcessor(BatchProcessor):
             return False
         # Never while a batch waits in the outgoing ones: `reject` might append to it.
         done = self._take_ordered() if self._options.ordered else self._take_finished(pool)
-        is_flat = self._options.flat
         if done:
-            out: list[Any] = []
-            for call in done:
-                if is_flat and call.result:
-                    out += call.result
-                if call.error is not None:
-                    self.send(out)
-                    out = []
-                    self._fail(call)
-                elif not is_flat:
-                    out.append(call.result)
-            self.send(out)
-        if is_flat:
+            self._send_results(done)
+        if self._options.flat:
             self._send_begun(pool, begins=begins)
         return self.flush()
+
+    def _send_results(self, done: list[Call]) -> None:
+        """Send what calls have come to that are done."""
+        is_flat = self._options.flat
+        out: list[Any] = []
+        for call in done:
+            if is_flat and call.result:
+                out += call.result
+            if call.error is not None:
+                self.send(out)
+                out = []
+                self._fail(call)
+            elif not is_flat:
+                out.append(call.result)
+        self.send(out)
 
     def _take_ordered(self) -> list[Call]:
         queue = self._queue
@@ -296,8 +294,12 @@ class AsyncMapProcessor(BatchProcessor):
         if isinstance(error, NotAwaitableError):
             raise error
         if not isinstance(error, Exception | asyncio.CancelledError):
-            raise self._options.policy.failure(call.item) from error
-        self.reject(self._options.policy, call.item, error)  # type: ignore[arg-type]
+            raise self._options.policy.failure(self._reported(call)) from error
+        self.reject(self._options.policy, self._reported(call), error)  # type: ignore[arg-type]
+
+    def _reported(self, call: Call) -> Any:
+        """The item to name in an error."""
+        return call.item
 
     # --- Snapshots --------------------------------------------------------------------------
 

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jetlet.core.outbox import Ordinals
+from jetlet.core.traits import Repeats
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
 from jetlet.pipeline.transforms import RetryOn
 from jetlet.processors.base import ErrorPolicy
+from jetlet.processors.batched import NO_RESULTS
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
@@ -76,13 +78,26 @@ class AsyncOptions:
     backoff: float = 0.1
     retry_on: RetryOn = Exception
     flat: bool = False
+    max_batch: int | None = None
+    """Lists of so many items at the most are handed to the function, if it is to get lists."""
+    max_wait: float = 0.0
+    """Seconds that the first item of a list waits for others at the most."""
     data_ordinals: Ordinals = None
     jitter: Callable[[], float] = default_jitter
 
     @property
     def method(self) -> str:
         """What the user wrote."""
+        if self.max_batch is not None:
+            return "map_batched"
         return "flat_map_async" if self.flat else "map_async"
+
+    @property
+    def repeats(self) -> Repeats:
+        """What is certain to come out if it is done again."""
+        if self.max_batch is not None:
+            return Repeats.NO  # which items come together depends on timing
+        return Repeats.BOTH if self.ordered else Repeats.ITEMS
 
     def __post_init__(self) -> None:
         what = self.method
@@ -273,12 +288,15 @@ def make_attempt(options: AsyncOptions, announce: Callable[[FlatCall], None]) ->
     It takes the item, or one that is ``flat`` the call of it; ``announce`` is told of results that
     can be taken before it has ended.
     """
-    attempt = _flattened(options, announce) if options.flat else _checked(options)
+    if options.max_batch is not None:
+        attempt = _listed(options)
+    else:
+        attempt = _flattened(options, announce) if options.flat else _checked(options)
     if options.timeout is not None:
         attempt = _with_timeout(attempt, options.timeout, is_flat=options.flat)
     if options.retries:
         attempt = _with_retries(attempt, options)
-    return attempt
+    return attempt if options.max_batch is None else _in_pieces(attempt, options.policy)
 
 
 def _checked(options: AsyncOptions) -> Attempt:
@@ -341,6 +359,36 @@ def _flattened(options: AsyncOptions, announce: Callable[[FlatCall], None]) -> A
 async def _each(results: Iterable[Any]) -> AsyncIterator[Any]:
     for result in results:
         yield result
+
+
+def _listed(options: AsyncOptions) -> Attempt:
+    fn = options.fn
+
+    async def attempt(items: list[Any]) -> list[Any]:
+        results = await fn(list(items))  # a copy: what the function does to it is its own business
+        if results is None:
+            raise TypeError(NO_RESULTS)
+        return list(results)
+
+    return attempt
+
+
+def _in_pieces(attempt: Attempt, policy: ErrorPolicy) -> Attempt:
+    """Gives the results, and what it failed with alone, if the job is to go on then."""
+
+    async def in_pieces(items: list[Any]) -> tuple[list[Any], list[tuple[Any, Exception]]]:
+        try:
+            return await attempt(items), []
+        except Exception as error:
+            if policy.fails:
+                raise
+            if len(items) == 1:
+                return [], [(items[0], error)]
+        half = len(items) // 2
+        first, second = await in_pieces(items[:half]), await in_pieces(items[half:])
+        return first[0] + second[0], first[1] + second[1]
+
+    return in_pieces
 
 
 def _with_timeout(attempt: Attempt, timeout: float, *, is_flat: bool) -> Attempt:

@@ -8,39 +8,52 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.service_factory import ServiceFactory
+from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
 
-__all__ = ["LoopService"]
+__all__ = ["LoopService", "on_member_loop"]
 
-_PRIMITIVES = (asyncio.Lock, asyncio.Semaphore, asyncio.Condition)
+_PRIMITIVES = (asyncio.Lock, asyncio.Semaphore, asyncio.Condition, asyncio.Barrier)
 """Context managers that are there to be entered by whoever uses them."""
+
+
+def on_member_loop(factory: ServiceFactory[Any]) -> ServiceFactory[Any]:
+    """The factory of a user, as one of :class:`LoopService`."""
+    return replace(factory, create=partial(LoopService, factory), destroy=LoopService.close)
 
 
 class LoopService:
     """One service; the constructor and ``close`` block, and are for other threads."""
 
-    def __init__(
-        self,
-        factory: ServiceFactory[Any],
-        context: ProcessorContext,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, factory: ServiceFactory[Any], context: ProcessorContext) -> None:
         self.value: Any = None
         """What coroutines are given."""
-        self._loop = loop
+        self._loop = MEMBER_LOOP.lease()
         self._closing = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
-        asyncio.run_coroutine_threadsafe(self._open(factory, context), loop).result()
+        try:
+            self._run(self._open(factory, context))
+        except BaseException:
+            MEMBER_LOOP.release()
+            raise
 
     def close(self) -> None:
         """Give the service back; raises what its end raises."""
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        try:
+            if not self._loop.is_closed():
+                self._run(self._close())
+        finally:
+            MEMBER_LOOP.release()
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _open(self, factory: ServiceFactory[Any], context: ProcessorContext) -> None:
         opened = self._loop.create_future()
