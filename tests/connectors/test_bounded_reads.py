@@ -88,20 +88,22 @@ class TestLog:
         assert len(part.items) + len(rest) == 1000
 
     def test_bad_records_have_a_place_to_go(self, tmp_path):
-        with Log(tmp_path / "log", partitions=1) as log:
+        with Log(tmp_path / "log", partitions=1, serializer="pickle") as log:
             log.append(["fine"])
             log.append([Breaking()])
             log.append(["good"])
         for on_error, expected in (("skip", 0), (sinks.collect(), 1)):
             p, out = Pipeline("bad"), sinks.collect()
-            source = sources.log(tmp_path / "log", until="end", on_error=on_error)
+            source = sources.log(
+                tmp_path / "log", until="end", on_error=on_error, serializer="pickle"
+            )
             p.read_from(source).without_timestamps().write_to(out)
             p.run(on="embedded")
             assert out.items == ["fine", "good"]
             if expected:
                 assert [letter.item.offset for letter in on_error.items] == [1]
         with pytest.raises(BadRecordError):
-            read(sources.log(tmp_path / "log", until="end"))
+            read(sources.log(tmp_path / "log", until="end", serializer="pickle"))
 
     @pytest.mark.parametrize(
         ("until", "message"),

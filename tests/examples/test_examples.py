@@ -26,6 +26,7 @@ NAMES = (
     "async_tasks",
     "custom_processor",
     "enrich",
+    "inference",
     "orders",
     "page_views",
     "silence_alert",
@@ -141,6 +142,30 @@ def test_orders(load, on, capsys):
         assert list(csv.reader(file)) == [["country", "orders", "amount", "biggest"], *expected]
     shown = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines()]
     assert shown == [row[:3] for row in expected]
+
+
+def test_inference(load, on, capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    example = load("inference")
+    example.pipeline().run(on=on)
+
+    lines = [re.fullmatch(r"(\d): (\d+)% read correctly", line) for line in _lines(capsys)]
+    assert [int(found[1]) for found in lines] == list(range(10))
+    examples = example.train()
+    model = example.load_model(None)
+    right = Counter(
+        answer for answer, guess in example.read_digits(model, examples) if answer == guess
+    )
+    shown = {answer: right[answer] / count for answer, count in _counts(examples).items()}
+    assert [int(found[2]) for found in lines] == [round(100 * shown[n]) for n in range(10)]
+
+
+def _counts(examples):
+    return Counter(answer for _, answer in examples)
+
+
+def _lines(capsys):
+    return capsys.readouterr().out.splitlines()
 
 
 def test_enrich(load, on, capsys):
