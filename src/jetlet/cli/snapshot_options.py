@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +12,7 @@ from jetlet.cli.failures import Refused
 from jetlet.jobs.config import JobConfig
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.snapshots.context import GUARANTEES, NONE
+from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import SnapshotStore
 from jetlet.storage.file_systems import locate
 
@@ -22,6 +24,7 @@ FLAGS = {
     "snapshot_dir": "--snapshot-dir",
     "snapshot_interval": "--snapshot-interval",
     "snapshot_timeout": "--snapshot-timeout",
+    "snapshot_key_file": "--snapshot-key-file",
     "keep_snapshots": "--keep-snapshots",
     "from_snapshot": "--from-snapshot",
     "restart_from": "--restart-from",
@@ -61,6 +64,13 @@ _OPTIONS = [
         metavar="SECONDS",
         help="After which a snapshot counts as failed; after three times as long the job is "
         "restarted. By default 600.",
+    ),
+    click.option(
+        "--snapshot-key-file",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="A file with a secret, by which snapshots are signed; one that others have changed is "
+        "refused.",
     ),
     click.option(
         "--keep-snapshots",
@@ -147,6 +157,9 @@ def snapshot_settings(
                     f"{FLAGS[name]} is for jobs that take snapshots by themselves: write "
                     f"--guarantee exactly-once, too"
                 )
+    key_file = settings.pop("snapshot_key_file", None)
+    if key_file is not None:
+        settings["snapshot_key"] = Path(key_file).read_bytes().strip()
     restart_from = settings.pop("restart_from", None)
     if restart_from is not None:
         for name in ("from_snapshot", "fresh"):
@@ -162,7 +175,7 @@ def check_restart(restart_from: str | None, config: JobConfig, name: str) -> Non
     if restart_from != LATEST or config.snapshot_dir is None:
         return
     storage, root = locate(config.snapshot_dir)
-    if not SnapshotStore(storage, root, name).snapshots():
+    if not SnapshotStore(storage, root, name, Signer(config.snapshot_key)).snapshots():
         raise Refused(
             f"--restart-from {LATEST}: job {name!r} has no snapshot in {config.snapshot_dir}; "
             f"leave it out to begin anew"

@@ -16,8 +16,12 @@ from jetlet.cli.progress_display import size
 from jetlet.cli.running_jobs import running_jobs
 from jetlet.errors import JetletError
 from jetlet.snapshots.format import SnapshotRecord
+from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import Exports, SnapshotStore
 from jetlet.storage.file_systems import locate, without_credentials
+
+LISTED = Signer(is_checking=False)
+"""Nothing is unpickled in order to list what is there."""
 
 
 @click.command()
@@ -87,12 +91,12 @@ def _directories_in_use() -> list[str]:
 def _records(place: str) -> Iterator[SnapshotRecord]:
     storage, root = locate(place)
     jobs = storage.entries(storage.join(root, "jobs"))
-    exports = Exports(storage, root)
+    exports = Exports(storage, root, LISTED)
     names = exports.names()
     if jobs is None and not names:
         raise Refused(f"{without_credentials(place)} has no snapshots of any job in it")
     for entry in jobs or ():
-        for stored in SnapshotStore(storage, root, unquote(entry.name)).snapshots():
+        for stored in SnapshotStore(storage, root, unquote(entry.name), LISTED).snapshots():
             yield stored.record
     for name in names:
         for record in exports.directory(name).records():
@@ -108,7 +112,7 @@ def _delete(directories: list[str], name: str) -> None:
             f"several jobs run: write jetlet snapshots DIRECTORY --delete {name}, where DIRECTORY "
             f"is one of {', '.join(map(without_credentials, directories))}"
         )
-    Exports(*locate(directories[0])).delete(name)
+    Exports(*locate(directories[0]), LISTED).delete(name)
     click.echo(f"{name} is deleted", err=True)
 
 

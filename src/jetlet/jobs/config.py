@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import check_saves
@@ -14,11 +14,13 @@ from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.tuning import PACKET_LIMIT
 from jetlet.network.tls import Tls
 from jetlet.snapshots.context import GUARANTEES, NONE
+from jetlet.snapshots.signing import MIN_KEY
 
 logger = logging.getLogger("jetlet.job")
 
 OF_SNAPSHOTS = (
     "snapshot_interval",
+    "snapshot_key",
     "keep_snapshots",
     "start_fresh",
     "allow_changed_stages",
@@ -51,6 +53,10 @@ class JobConfig:
     """Where snapshots go: a directory, or any URL that fsspec knows. A job that is submitted with
     the directory and the name of an earlier one goes on from the last snapshot of that one, unless
     that has completed."""
+    snapshot_key: bytes | None = field(default=None, repr=False)
+    """A secret of 16 bytes or more by which snapshots are signed. One that was changed, or was not
+    written by a job with the same key, is refused before anything in it is unpickled. It travels to
+    members as all of the job does, and is never written or shown."""
     keep_snapshots: int = 1
     """How many good snapshots are kept, besides the one that is being written."""
     start_fresh: bool = False
@@ -106,6 +112,12 @@ class JobConfig:
             raise InvalidArgumentError(
                 f"streaming must be {MEMBERS!r} or {MICRO_BATCH!r}, not {self.streaming!r}"
             )
+        key: object = self.snapshot_key
+        if key is not None and not (isinstance(key, bytes) and len(key) >= MIN_KEY):
+            raise InvalidArgumentError(
+                f"snapshot_key is a secret of {MIN_KEY} bytes or more: make one with "
+                f"secrets.token_bytes(32), and keep it where only the owner of the job can read it"
+            )
         for name in ("default_parallelism", "keep_snapshots"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -148,7 +160,7 @@ class JobConfig:
         """Log which of these settings were made, since they have no effect ``where`` it runs."""
         defaults = {field.name: field.default for field in fields(self)}
         made = [
-            f"{name}={getattr(self, name)!r}"
+            f"{name}={getattr(self, name)!r}" if name != "snapshot_key" else name
             for name in names
             if getattr(self, name) != defaults[name]
         ]

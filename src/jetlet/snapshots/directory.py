@@ -17,6 +17,7 @@ from jetlet.snapshots.format import (
     UnknownFormatError,
     read_state_file,
 )
+from jetlet.snapshots.signing import UNSIGNED, Signer
 
 BLOCK = 1 << 20
 RECORD_SUFFIX = ".json"
@@ -140,9 +141,10 @@ class SnapshotDirectory:
     Methods may block and raise ``OSError``, or whatever the storage raises.
     """
 
-    def __init__(self, storage: Storage, path: str) -> None:
+    def __init__(self, storage: Storage, path: str, signer: Signer = UNSIGNED) -> None:
         self._storage = storage
         self.path = path
+        self.signer = signer
 
     def clear(self) -> None:
         """Make room: from now on it exists and is empty."""
@@ -177,7 +179,7 @@ class SnapshotDirectory:
         """What is in a state file; raises :class:`SnapshotError` where it is damaged."""
         path = self._storage.join(self.path, file.name)
         with naming(path), self._open(path) as opened:
-            yield from read_state_file(opened, path)
+            yield from read_state_file(opened, path, self.signer)
 
     def _open(self, path: str) -> BinaryIO:
         raw = self._storage.open_read(path)
@@ -192,7 +194,8 @@ class SnapshotDirectory:
         If it raises, the record is not there; unless it raises :class:`RecordInDoubtError`.
         """
         try:
-            write_atomically(self._storage, self.path, record_name(record.order), record.to_bytes())
+            data = record.to_bytes(self.signer)
+            write_atomically(self._storage, self.path, record_name(record.order), data)
         except Exception as error:
             self.remove_record(record.order, error)
             raise
@@ -230,7 +233,8 @@ class SnapshotDirectory:
             path = self._storage.join(self.path, entry.name)
             try:
                 with naming(path):
-                    yield SnapshotRecord.from_bytes(read_file(self._storage, path), path)
+                    data = read_file(self._storage, path)
+                    yield SnapshotRecord.from_bytes(data, path, self.signer)
             except UnknownFormatError:
                 raise
             except SnapshotError as error:

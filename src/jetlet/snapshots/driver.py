@@ -323,7 +323,8 @@ class SnapshotDriver:
         name = f"{snapshot.id:08d}-{self._attempt.epoch:04d}{ENDED_SUFFIX}"
         file = directory.create(name)
         try:
-            writer = StateFileWriter(file, name, {"vertices": list(vertices)})
+            header = {"vertices": list(vertices)}
+            writer = StateFileWriter(file, name, header, directory.signer)
             for chunk in chunks:
                 writer.write(chunk)
             entry = writer.end()

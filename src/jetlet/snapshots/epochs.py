@@ -31,6 +31,7 @@ from jetlet.snapshots.directory import (
     write_atomically,
 )
 from jetlet.snapshots.format import seal, unseal
+from jetlet.snapshots.signing import UNSIGNED, Signer
 
 CLAIM: Final = ".claim"
 ORIGIN: Final = ".json"
@@ -49,8 +50,11 @@ class SupersededError(RecordInDoubtError):
 class Epochs:
     """The attempts at one job. Used by one thread at a time; all methods may block."""
 
-    def __init__(self, storage: Storage, directory: str, job_name: str) -> None:
+    def __init__(
+        self, storage: Storage, directory: str, job_name: str, signer: Signer = UNSIGNED
+    ) -> None:
         self._storage = storage
+        self._signer = signer
         self._job_directory = directory
         self._job_name = job_name
         self.directory = storage.join(directory, "epochs")
@@ -82,7 +86,9 @@ class Epochs:
             path = self._path(epoch, ORIGIN)
             try:
                 with naming(path):
-                    values = unseal(read_file(self._storage, path), path, unsealed=keys)
+                    values = unseal(
+                        read_file(self._storage, path), path, self._signer, unsealed=keys
+                    )
                     found[epoch] = make(**values)
             except SnapshotError as error:
                 raise SnapshotError(
@@ -94,7 +100,7 @@ class Epochs:
 
     def write_origin(self, epoch: int, origin: dict[str, Any]) -> None:
         """Note what an attempt goes on from: values that JSON has."""
-        self._write(epoch, ORIGIN, seal(origin))
+        self._write(epoch, ORIGIN, seal(origin, self._signer))
 
     def complete(self, epoch: int) -> None:
         """The job has completed: one of this name begins anew."""
@@ -108,7 +114,7 @@ class Epochs:
         self._storage.make_directory(self.directory)
         name = _commit_name(order)
         with self._storage.create(self._storage.join(self.directory, name)) as file:
-            file.write(seal({"record": place}))
+            file.write(seal({"record": place}, self._signer))
         if self._noted is not None:
             self._remove(self._noted)
         self._noted = name
@@ -135,7 +141,7 @@ class Epochs:
         noted = self.commits().get(order)
         with suppress(Exception):  # a note without its text is one all the same
             assert noted is not None
-            place = unseal(read_file(self._storage, noted), noted)["record"]
+            place = unseal(read_file(self._storage, noted), noted, self._signer)["record"]
         told = "" if noted is None else f", as {noted} says"
         path = self._storage.join(self._job_directory, place)
         return f"{path} is missing, although it was committed{told}"

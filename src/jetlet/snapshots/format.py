@@ -14,6 +14,9 @@ several times as long as pickling, and jobs are saved far more often than they a
 The **record** says that the snapshot counts. It names every file with its size and checksum, so
 nothing of it can be cut off, changed or lost without being noticed. It is JSON with a checksum of
 its own.
+
+With a key both are signed, too: the header and each chunk of a state file are followed by the
+signature of all that was in front of it.
 """
 
 from __future__ import annotations
@@ -24,16 +27,20 @@ import pickle
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hmac import compare_digest
 from typing import Any, BinaryIO
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
+from jetlet.snapshots.signing import SIZE, UNSIGNED, Signer, changed
 
 FORMAT_VERSION = 1
 """The version of the format of state files."""
 RECORD_VERSION = 2
 """Of records and other files with values: with 2 came the definitions of states."""
 MAGIC = b"jetlet state\n"
+SIGNED = "signed"
+"""In the header of a state file that is signed."""
 STATE, REPORTS, END = range(3)
 """Kinds of chunks. Reports are what a processor that has ended had told the submitting process."""
 
@@ -89,13 +96,19 @@ class StateFile:
 class StateFileWriter:
     """Writes chunks to an open file. Used by one thread; may block."""
 
-    def __init__(self, file: BinaryIO, name: str, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self, file: BinaryIO, name: str, header: Mapping[str, Any], signer: Signer = UNSIGNED
+    ) -> None:
         self._file = file
         self._name = name
+        self._mac = signer.begin(name)
+        if self._mac is not None:
+            header = {**header, SIGNED: True}
         self._size = self._crc = self._chunks = 0
         self._vertices: dict[str, int] = {v: n for n, v in enumerate(header["vertices"])}
         text = json.dumps(header).encode()
         self._write(MAGIC + _PREFIX.pack(FORMAT_VERSION, len(text), crc32(text)) + text)
+        self._sign()
 
     def write(self, chunk: Chunk) -> None:
         """Append a chunk."""
@@ -112,41 +125,79 @@ class StateFileWriter:
             )
         )
         self._write(payload)
+        self._sign()
 
     def end(self) -> StateFile:
         """Write the end and say what the record has to say. The file is not closed."""
         self._write(_CHUNK.pack(END, 0, 0, self._chunks, 0, 0))
+        self._sign()
         return StateFile(self._name, self._size, self._crc)
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._size += len(data)
         self._crc = crc32(data, self._crc)
+        if self._mac is not None:
+            self._mac.update(data)
+
+    def _sign(self) -> None:
+        if self._mac is not None:
+            self._write(self._mac.digest())
 
 
-def read_state_file(file: BinaryIO, name: str) -> Iterator[Chunk]:
-    """The chunks of a file; raises :class:`SnapshotError` where it is damaged."""
-    header = _read_header(file, name)
+def read_state_file(file: BinaryIO, name: str, signer: Signer = UNSIGNED) -> Iterator[Chunk]:
+    """The chunks of a file; raises :class:`SnapshotError` where it is damaged, or not the job's."""
+    source = _Signed(file, name, signer)
+    header = _read_header(source, name)
     vertices: Sequence[str] = header["vertices"]
     count = 0
     while True:
         kind, vertex, processor, entries, size, crc = _CHUNK.unpack(
-            _read_exactly(file, _CHUNK.size, name)
+            _read_exactly(source, _CHUNK.size, name)
         )
         if kind == END:
+            source.check()
             if entries != count:
                 raise SnapshotError(f"{name} is damaged: it has {count} chunks and not {entries}")
             return
         if kind > END or vertex >= len(vertices) or size > MAX_CHUNK:
             raise SnapshotError(f"{name} is damaged: chunk {count} makes no sense")
-        payload = _read_exactly(file, size, name)
+        payload = _read_exactly(source, size, name)
+        source.check()
         if crc32(payload) != crc:
             raise SnapshotError(f"{name} is damaged: chunk {count} has another checksum")
         count += 1
         yield Chunk(kind, vertices[vertex], processor, entries, payload)
 
 
-def _read_header(file: BinaryIO, name: str) -> Mapping[str, Any]:
+class _Signed:
+    """A file that is read, whose signatures are checked on the way if it has any."""
+
+    def __init__(self, file: BinaryIO, name: str, signer: Signer) -> None:
+        self._file = file
+        self._name = name
+        self._signer = signer
+        self._mac = signer.begin(name)
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if self._mac is not None:
+            self._mac.update(data)
+        return data
+
+    def check_signed(self, is_signed: bool) -> None:
+        """Whether it is signed, as it says, is as it has to be."""
+        self._signer.check_signed(is_signed, self._name)
+
+    def check(self) -> None:
+        """What was read is what was signed."""
+        if self._mac is not None:
+            expected = self._mac.digest()
+            if not compare_digest(_read_exactly(self, SIZE, self._name), expected):
+                raise changed(self._name)
+
+
+def _read_header(file: _Signed, name: str) -> Mapping[str, Any]:
     if _read_exactly(file, len(MAGIC), name) != MAGIC:
         raise SnapshotError(f"{name} is damaged: it does not begin as a state file does")
     version, length, crc = _PREFIX.unpack(_read_exactly(file, _PREFIX.size, name))
@@ -157,10 +208,12 @@ def _read_header(file: BinaryIO, name: str) -> Mapping[str, Any]:
     if crc32(text) != crc:
         raise SnapshotError(f"{name} is damaged: its header has another checksum")
     header: Mapping[str, Any] = json.loads(text)
+    file.check_signed(SIGNED in header)
+    file.check()
     return header
 
 
-def _read_exactly(file: BinaryIO, size: int, name: str) -> bytes:
+def _read_exactly(file: _Signed, size: int, name: str) -> bytes:
     data = file.read(size)
     while len(data) < size:
         more = file.read(size - len(data))
@@ -223,14 +276,14 @@ class SnapshotRecord:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, signer: Signer = UNSIGNED) -> bytes:
         """As it is stored."""
-        return seal(asdict(self))
+        return seal(asdict(self), signer)
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> SnapshotRecord:
+    def from_bytes(cls, data: bytes, name: str, signer: Signer = UNSIGNED) -> SnapshotRecord:
         """The reverse; raises :class:`SnapshotError` if it is damaged."""
-        values = unseal(data, name)
+        values = unseal(data, name, signer)
         try:
             values["files"] = tuple(StateFile(**file) for file in values["files"])
             values["vertices"] = {
@@ -242,13 +295,17 @@ class SnapshotRecord:
             raise SnapshotError(f"{name} is damaged: {type(error).__name__}: {error}") from error
 
 
-def seal(values: Mapping[str, Any]) -> bytes:
-    """Values that JSON has, with a checksum."""
+def seal(values: Mapping[str, Any], signer: Signer = UNSIGNED) -> bytes:
+    """Values that JSON has, with a checksum, and signed if there is a key."""
     values = {"format": RECORD_VERSION, **values}
-    return json.dumps({**values, "crc32": _checksum(values)}, indent=1).encode()
+    signature = signer.sign(_text(values))
+    ends = {"crc32": _checksum(values)} | ({} if signature is None else {"hmac": signature})
+    return json.dumps({**values, **ends}, indent=1).encode()
 
 
-def unseal(data: bytes, name: str, *, unsealed: Collection[str] = ()) -> dict[str, Any]:
+def unseal(
+    data: bytes, name: str, signer: Signer = UNSIGNED, *, unsealed: Collection[str] = ()
+) -> dict[str, Any]:
     """The values of :func:`seal`; raises :class:`SnapshotError` if they are damaged.
 
     Earlier versions have written some files without a checksum: with ``unsealed`` keys.
@@ -256,8 +313,12 @@ def unseal(data: bytes, name: str, *, unsealed: Collection[str] = ()) -> dict[st
     try:
         values: dict[str, Any] = json.loads(data)
         if values and values.keys() <= set(unsealed):
+            signer.check_signed(False, name)
             return values
-        if values.pop("crc32") != _checksum(values):
+        crc, signature = values.pop("crc32"), values.pop("hmac", None)
+        if signer.is_checking:
+            signer.check(_text(values), signature, name)
+        if crc != _checksum(values):
             raise SnapshotError(f"{name} is damaged: it has another checksum")
         _check_version(values.pop("format"), name, RECORD_VERSION)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -266,5 +327,9 @@ def unseal(data: bytes, name: str, *, unsealed: Collection[str] = ()) -> dict[st
 
 
 def _checksum(values: Mapping[str, Any]) -> int:
-    """Of the content, however it is laid out."""
-    return crc32(json.dumps(values, sort_keys=True).encode())
+    return crc32(_text(values))
+
+
+def _text(values: Mapping[str, Any]) -> bytes:
+    """The content, however it is laid out."""
+    return json.dumps(values, sort_keys=True).encode()

@@ -18,6 +18,7 @@ from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.fit import check_fit
 from jetlet.snapshots.format import REPORTS, STATE, Chunk
 from jetlet.snapshots.member_report import EndedProcessor
+from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import (
     Attempt,
     Exports,
@@ -78,8 +79,9 @@ class JobSnapshots:
         """When the newest good snapshot was complete, or the job began without any, in seconds of
         its clock; ``None`` while there is no reason to wait for one."""
         storage, root = locate(absolute(config.snapshot_dir))
-        self.store = SnapshotStore(storage, root, job_name)
-        self.exports = Exports(storage, root)
+        self._signer = Signer(config.snapshot_key)
+        self.store = SnapshotStore(storage, root, job_name, self._signer)
+        self.exports = Exports(storage, root, self._signer)
         self.attempt: Attempt | None = None
         """The attempt that runs, or is about to."""
         self.committed: tuple[int, int] | None = None
@@ -156,7 +158,7 @@ class JobSnapshots:
             return None
         if "/" not in name and os.sep not in name:
             return self.exports.find(name)
-        stored = open_export(SnapshotDirectory(*locate(absolute(name))))
+        stored = open_export(SnapshotDirectory(*locate(absolute(name)), self._signer))
         if stored is None:
             raise SnapshotError(f"there is no snapshot in {name}")
         return stored

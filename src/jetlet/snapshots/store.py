@@ -33,6 +33,7 @@ from jetlet.snapshots.directory import (
 )
 from jetlet.snapshots.epochs import Epochs, Order
 from jetlet.snapshots.format import SnapshotRecord
+from jetlet.snapshots.signing import UNSIGNED, Signer
 
 logger = logging.getLogger("jetlet.snapshots")
 
@@ -73,17 +74,22 @@ class Attempt:
 class SnapshotStore:
     """The snapshots of one job. Used by one thread at a time; all methods may block."""
 
-    def __init__(self, storage: Storage, root: str, job_name: str) -> None:
+    def __init__(
+        self, storage: Storage, root: str, job_name: str, signer: Signer = UNSIGNED
+    ) -> None:
         self._storage = storage
+        self._signer = signer
         self._root = root
         self._job_name = job_name
         self.directory = storage.join(root, "jobs", file_name(job_name))
-        self._epochs = Epochs(storage, self.directory, job_name)
+        self._epochs = Epochs(storage, self.directory, job_name, signer)
 
     def area(self, number: int) -> SnapshotDirectory:
         """One of the areas."""
         return SnapshotDirectory(
-            self._storage, self._storage.join(self.directory, f"{AREA}{number}")
+            self._storage,
+            self._storage.join(self.directory, f"{AREA}{number}"),
+            self._signer,
         )
 
     # --- Attempts ---------------------------------------------------------------------------
@@ -286,13 +292,15 @@ def _counts(order: Order, origins: Mapping[int, Origin]) -> bool:
 class Exports:
     """Named snapshots, of any job, in the directory that several jobs may share."""
 
-    def __init__(self, storage: Storage, root: str) -> None:
+    def __init__(self, storage: Storage, root: str, signer: Signer = UNSIGNED) -> None:
         self._storage = storage
+        self._signer = signer
         self._exports = storage.join(root, "exports")
 
     def directory(self, name: str) -> SnapshotDirectory:
         """Where the export of this name is, or would be."""
-        return SnapshotDirectory(self._storage, self._storage.join(self._exports, file_name(name)))
+        path = self._storage.join(self._exports, file_name(name))
+        return SnapshotDirectory(self._storage, path, self._signer)
 
     def prepare(self, name: str) -> SnapshotDirectory:
         """Make room for an export; raises :class:`SnapshotError` if there is one of this name."""

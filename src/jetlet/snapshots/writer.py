@@ -140,7 +140,9 @@ class _OpenFile:
         try:
             if self._writer is None:
                 self._file = self._directory.create(self._name)
-                self._writer = StateFileWriter(self._file, self._name, self._header)
+                self._writer = StateFileWriter(
+                    self._file, self._name, self._header, self._directory.signer
+                )
             self._writer.write(chunk)
         except Exception as error:
             self._fail(error)

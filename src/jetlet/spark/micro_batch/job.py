@@ -43,6 +43,11 @@ def micro_batch_job(
             f"that has the session, and over Spark Connect that is the server: write "
             f'SparkEngine(master="spark://..."), or run this program there with spark-submit'
         )
+    if config.snapshot_key is not None:
+        raise UnsupportedFeatureError(
+            "snapshot_key: the state of micro-batches is not signed; keep snapshot_dir where only "
+            "the job can write, or run the pipeline on members"
+        )
     if config.initial_snapshot is not None:
         raise UnsupportedFeatureError(
             f"initial_snapshot={config.initial_snapshot!r}: a job in micro-batches begins with "
