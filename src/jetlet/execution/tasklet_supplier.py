@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from jetlet.core.dag import DAG
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.execution.tasklet import Tasklet
@@ -23,3 +26,8 @@ class TaskletSupplier(ProcessorSupplier):
     def tasklets(self, context: ProcessorContext) -> list[Tasklet]:
         """The tasklets on this member; none of them is initialised."""
         return []
+
+
+def tasklet_suppliers(dag: DAG) -> Iterator[TaskletSupplier]:
+    """Those of a DAG's vertices, if it is one of tasks."""
+    return (v.supplier for v in dag if isinstance(v.supplier, TaskletSupplier))

@@ -21,6 +21,7 @@ from jetlet.errors import (
     RestartableError,
     kind_of_failure,
 )
+from jetlet.execution.tasklet_supplier import tasklet_suppliers
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.health import Health, health_of
@@ -206,7 +207,7 @@ class Job:
             self.name,
             config,
             snapshots,
-            resumes_itself=any(getattr(v.supplier, "resumes_itself", False) for v in dag),
+            resumes_itself=any(supplier.resumes_itself for supplier in tasklet_suppliers(dag)),
         )
         self._ended = threading.Event()
         self._waiting = 0
@@ -365,7 +366,7 @@ class Job:
     @property
     def can_drain(self) -> bool:
         """True if it is a job of tasks."""
-        return any(getattr(v.supplier, "can_drain", False) for v in self.dag)
+        return any(supplier.can_drain for supplier in tasklet_suppliers(self.dag))
 
     def drain(self) -> None:
         """Let a job of tasks come to an orderly end, and return at once; ``join`` waits for it.

@@ -44,6 +44,7 @@ AT_HAND: Final = "{0}.__class__ is list or {0}.__class__ is tuple"
 """The source of a condition: nothing has to be waited for."""
 _DISPLAYS: Final = frozenset({"BUILD_LIST", "BUILD_TUPLE"})
 _MAKES_SOMETHING_ELSE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_NOTHING: Final[Iterator[Any]] = iter(())
 _SIZED: Final = frozenset({str, dict, set, frozenset})
 
 Loop = Callable[[Iterator[Any]], list[Any]]
@@ -84,7 +85,7 @@ class Expansion:
         self._processor = processor
         self._policy = policy
         self._batch: Sequence[Any] = ()
-        self._input: Iterator[Any] = iter(())
+        self._input: Iterator[Any] = _NOTHING
         self._left: Sequence[Any] = ()
         """Items behind the one at which the loop was ended."""
         self._rest: tuple[Iterator[Any], Any, tuple[int, ...]] | None = None
@@ -156,6 +157,7 @@ class Expansion:
         """
         self._processor.begin_turn()
         self._processor.send(apply(self.begin(batch)))
+        self._batch, self._input = (), _NOTHING  # so that its memory can serve the next one
         if self._rest is not None or self._left:
             self._processor.send_bit_by_bit(self._others(apply, tail))
 

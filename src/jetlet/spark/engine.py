@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
@@ -115,7 +115,7 @@ class SparkEngine:
             self._found[key] = spark.conf.get(key, None)
             spark.conf.set(key, _with(self._found[key], key, value))
         ship_package(spark)
-        self._accumulator: Any = task_accumulator(context_of(spark))
+        self._accumulator = task_accumulator(context_of(spark))
 
     @property
     def session(self) -> SparkSession:

@@ -10,30 +10,43 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.spark.batch.fragments import Fragment
 
+if TYPE_CHECKING:
+    from pyspark import Accumulator, AccumulatorParam, SparkContext
+
+    TaskCounters = Accumulator["CountersByTask"] | None
+    """Where tasks that have ended well leave their counters; ``None`` on Spark Connect."""
+
 Counters = list[tuple[str, dict[str, Any]]]
+
+CountersByTask = dict[tuple[str, int, int], Counters]
+"""By the id of the run, the fragment, and the task."""
 
 
 class LatestByTask:
     """The accumulator's way of adding: a later value for the same task replaces the earlier."""
 
-    def zero(self, value: dict[Any, Any]) -> dict[Any, Any]:
+    def zero(self, value: CountersByTask) -> CountersByTask:
         return {}
 
     def addInPlace(  # noqa: N802 - Spark's name
-        self, value1: dict[Any, Any], value2: dict[Any, Any]
-    ) -> dict[Any, Any]:
+        self, value1: CountersByTask, value2: CountersByTask
+    ) -> CountersByTask:
         value1.update(value2)
         return value1
 
 
-def task_accumulator(context: Any) -> Any:
+def task_accumulator(context: SparkContext | None) -> TaskCounters:
     """One for all jobs of an engine, because PySpark never forgets an accumulator."""
-    return None if context is None else context.accumulator({}, LatestByTask())
+    if context is None:
+        return None
+    # No subclass of it, which would import PySpark before it is needed.
+    param = cast("AccumulatorParam[CountersByTask]", LatestByTask())
+    return context.accumulator({}, param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,10 @@ class JobProgress:
     """What is known of a running job; from any thread."""
 
     def __init__(
-        self, fragments: Sequence[Fragment], tasks: Mapping[Fragment, int | None], accumulator: Any
+        self,
+        fragments: Sequence[Fragment],
+        tasks: Mapping[Fragment, int | None],
+        accumulator: TaskCounters,
     ) -> None:
         self._fragments = tuple(fragments)
         self._tasks = tasks

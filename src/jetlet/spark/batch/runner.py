@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from jetlet.spark.batch.job_progress import TaskCounters
+
 logger = logging.getLogger("jetlet.spark")
 
 INTERRUPT_PERIOD = 0.2
@@ -79,7 +81,7 @@ class SparkRunner:
         dag: DAG,
         width: Width,
         tuning: Tuning,
-        accumulator: Any = None,
+        accumulator: TaskCounters = None,
         fragments: list[Fragment] | None = None,
     ) -> None:
         self._spark = spark

@@ -46,6 +46,8 @@ from jetlet.spark.frames import FrameReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from jetlet.spark.batch.job_progress import TaskCounters
+
 Payloads = Callable[[], Iterable[bytes]]
 Make = Callable[[], Processor]
 
@@ -59,7 +61,7 @@ class FragmentTask:
         spec: bytes,
         name: str,
         broadcasts: dict[int, Payloads],
-        accumulator: Any = None,
+        accumulator: TaskCounters = None,
     ) -> None:
         self._run = run
         """Name of the job and id of the run, for when the rest cannot be read."""
@@ -115,7 +117,7 @@ class RunningTask:
         self._metrics: list[tuple[str, dict[str, Any]]] = []
 
     def run(
-        self, broadcasts: dict[int, Payloads], accumulator: Any = None
+        self, broadcasts: dict[int, Payloads], accumulator: TaskCounters = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows that the task sends; no thread of it is left when the iterator is closed."""
         spec, output = self._spec, self._output

@@ -11,8 +11,8 @@ in it would stay.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
+import io
 import logging
 import re
 import socket
@@ -214,8 +214,8 @@ def be_member(bootstrap: Bootstrap) -> None:
         faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):  # whoever replaced it knows better
+            stream.reconfigure(line_buffering=True)
     logging.basicConfig(
         level=bootstrap.log_level,
         format=f"%(levelname)s member {bootstrap.index} %(name)s: %(message)s",

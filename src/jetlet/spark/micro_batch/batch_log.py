@@ -181,7 +181,10 @@ class BatchLog:
         """Batch, epoch and file name of all records."""
         entries = self._storage.entries(self._records) or ()
         names = [e.name for e in entries if e.name.endswith(RECORD)]
-        return [(*map(int, n.removesuffix(RECORD).split("-")), n) for n in names]  # type: ignore[misc]
+        numbers = (name.removesuffix(RECORD).split("-") for name in names)
+        return [
+            (int(batch), int(epoch), n) for (batch, epoch), n in zip(numbers, names, strict=True)
+        ]
 
     def _forget(self) -> None:
         """Remove what earlier attempts have left that nobody needs."""
