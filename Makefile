@@ -29,6 +29,10 @@ PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.tx
 	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
 QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
+# Tests start hundreds of processes, and each of pytest's rewrites all assertions. Where compiled code
+# must not be kept, which some images for containers demand, that takes minutes.
+test check: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo check test fuzz lint format docs dist bench clean

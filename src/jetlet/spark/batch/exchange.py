@@ -285,7 +285,6 @@ class ExchangeWriter(Processor):
     def _by_key(self, batch: Sequence[Any]) -> None:
         partitioner = self._partitioner
         assert partitioner is not None
-        shares: Sequence[Sequence[Any]]
         try:
             if self._targets == 1:
                 partitioner.check(batch)
