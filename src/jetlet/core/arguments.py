@@ -79,9 +79,10 @@ def shortened(item: object, limit: int = 80) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says; never raises, though its ``__str__`` may."""
+    """What an error says, with its notes; never raises, though its ``__str__`` may."""
+    notes = getattr(error, "__notes__", ())
     try:
-        return str(error)
+        return " ".join([str(error), *(f"({note})" for note in notes)])
     except Exception as reason:  # it must not hide the error itself
         return f"<no text: {type(reason).__name__}>"
 

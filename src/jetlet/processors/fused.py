@@ -16,6 +16,9 @@ it is::
 or the same as loops, where errors of single items are dealt with. ``expand`` is that of an
 :class:`~jetlet.processors.expansion.Expansion`.
 
+An expression is not called but written out, in its fast form; where that raises, the exact one is
+asked, and what it raises is the error.
+
 Each step has lines of its own, and its input has a variable of its own. After an error the line
 says which step failed, and the variable on which item. Tracebacks show the generated lines between
 the engine's and the user's.
@@ -35,8 +38,10 @@ from jetlet.columns.steps import ColumnSteps
 from jetlet.core.outbox import Ordinals
 from jetlet.core.table import Table
 from jetlet.errors import ItemFailedError
-from jetlet.pipeline.aggregates.loop import compiled
+from jetlet.pipeline.expressions.expression import Expression, node_of
+from jetlet.pipeline.expressions.python_source import Source, exact_function_of, recalculate
 from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.generated import compiled
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion, returns_display
 
@@ -79,6 +84,7 @@ class FusedFunction:
         code = compiled(source, "fused")
         self.filename = code.co_filename
         namespace: dict[str, Any] = {f"f{i}": step.fn for i, step in enumerate(self.steps)}
+        namespace |= writer.names
         exec(code, namespace)
         self.call: Callable[..., list[Any]] = namespace["fused"]
         self._behind: FusedFunction | None = None
@@ -136,6 +142,12 @@ class _Writer:
         self.inputs: list[str] = []
         """The variable that holds the input of each step."""
         self._depth = 2
+        self._expressions = Source(is_fast=True)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the source refers to, but for the functions of the steps."""
+        return self._expressions.names
 
     def add(self, *lines: str) -> None:
         for line in lines:
@@ -153,11 +165,26 @@ class _Writer:
             f"{_INDENT}continue",
         )
 
+    def written_out(self, step: Step, item: str, *lines: str) -> None:
+        """Lines of a step, with an expression where ``{}`` is; in its exact form if the fast one
+        raises.
+        """
+        source, node = self._expressions, node_of(step.fn)
+        fast = source.value(node, item)
+        exact = f"{source.bind(recalculate)}({source.bind(exact_function_of(node))}, {item})"
+        self.add("try:", *(_INDENT + line.replace("{}", fast) for line in lines))
+        self.add("except Exception:")
+        self._depth += 1
+        add = self.add if step.policy.fails else self.guard
+        add(*(line.replace("{}", exact) for line in lines))
+        self._depth -= 1
+
     def write(self, steps: Sequence[Step]) -> str:
         """The source of a function that takes these steps."""
         # What the last step has made a list of is faster added as a whole.
         extends = steps[-1].kind == "flat_map" and not self._takes_events
-        if COMPREHENDS and not extends and all(step.policy.fails for step in steps):
+        calls = all(s.policy.fails and not isinstance(s.fn, Expression) for s in steps)
+        if COMPREHENDS and not extends and calls:
             return self._write_comprehension(steps)
         return self._write_loops(steps)
 
@@ -222,6 +249,18 @@ class _Writer:
             result, call = f"x{i + 1}", f"f{i}({item})"
             if step.kind == "map" and step.fn is whole_item:
                 continue
+            is_expression = isinstance(step.fn, Expression)
+            if is_expression and step.kind == "map":
+                if is_last:
+                    self.written_out(step, item, emit)
+                    emit = ""
+                else:
+                    self.written_out(step, item, f"{result} = {{}}")
+                    item = result
+                continue
+            if is_expression and step.kind == "filter":
+                self.written_out(step, item, "if not {}:", f"{_INDENT}continue")
+                continue
             if step.kind == "filter":
                 # No deeper for each: Python has a limit on how deep code is nested.
                 lines = f"if not {item if step.fn is bool else call}:", f"{_INDENT}continue"
@@ -230,7 +269,9 @@ class _Writer:
                 else:
                     self.guard(*lines)
                 continue
-            if not step.policy.fails:
+            if is_expression:
+                self.written_out(step, item, f"r{i} = {{}}")
+            elif not step.policy.fails:
                 if step.kind == "map":
                     self.guard(f"{result} = {call}")
                     item = result
@@ -257,7 +298,8 @@ class _Writer:
             else:
                 self.add(f"{result} = {call}")
                 item = result
-        self.add(emit.format(item))
+        if emit:
+            self.add(emit.format(item))
         self.lines.append("    return out")
         return "\n".join(self.lines) + "\n"
 

@@ -28,18 +28,16 @@ the text instead. The text stays with the function, wherever that is used.
 from __future__ import annotations
 
 import functools
-import linecache
 import operator
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any, TypeVar
 
 from jetlet.pipeline.accessors import accessor_text
 from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.generated import compiled
 
 __all__ = [
     "MISSING",
@@ -169,14 +167,6 @@ def with_text(fn: F, text: MergeText | Callable[[GeneratedCode, str], str]) -> F
     """
     setattr(fn, _TEXT, text)
     return fn
-
-
-def compiled(source: str, title: str) -> CodeType:
-    """Generated source as code; tracebacks show its lines."""
-    # The same text has the same name: two such functions can share an entry for tracebacks.
-    filename = f"<{title} {zlib.crc32(source.encode()):08x}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    return compile(source, filename, "exec")
 
 
 _compiled_once = functools.lru_cache(maxsize=512)(compiled)

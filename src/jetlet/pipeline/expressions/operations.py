@@ -120,7 +120,7 @@ def truth(value: Any) -> bool | None:
     """A truth value, or null, as it is; fails for all else."""
     if value is True or value is False or value is None:
         return value
-    if type(value).__name__ == "bool_":  # numpy's, before its second version
+    if type(value).__name__ in ("bool", "bool_"):  # numpy's
         return bool(value)
     raise TypeError(f"&, |, ~ and when() take truth values, not {value!r}: write a comparison")
 
@@ -379,7 +379,7 @@ def _operator(
         (2, 2),
         result,
         function,
-        source or f"({{0}} {symbol} {{1}})",
+        f"({{0}} {symbol} {{1}})" if source is None else source,
         text,
         binding,
         is_checked=is_checked,

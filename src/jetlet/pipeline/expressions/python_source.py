@@ -1,21 +1,27 @@
-"""Expressions as Python source: what they mean.
+"""Expressions as Python source: what they mean, and how loops have them written out.
 
-:func:`function_of` makes the plain function of a tree. Its source asks for null wherever an
-operation does not take it, and keeps what it needs twice in variables::
+:class:`Source` writes the expression for the value of a tree, in one of two forms. The exact one
+calls the functions of the table of operations, and is the meaning. The fast one has Python's own
+operators in their place::
 
-    def expression(item):
-        return None if (v1 := field(item, "price")) is None else f0(v1, 2)
+    (None if (v1 := item["price"]) is None else v2 if -B <= (v2 := v1 * 3) <= B else f0(v2))
+
+It gives the same, or raises; whoever uses it asks the exact form then, for that item. What an
+operation is made of is worked out first, from left to right, and if any of it is null there is
+nothing to calculate: the result is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
+from math import isfinite
+from operator import getitem
 from typing import Any
 
-from jetlet.pipeline.aggregates.loop import compiled
+from jetlet.pipeline.expressions.bounds import may_overflow, slack_below
 from jetlet.pipeline.expressions.nodes import (
     Call,
     Cast,
@@ -29,132 +35,291 @@ from jetlet.pipeline.expressions.nodes import (
     When,
     walk,
 )
-from jetlet.pipeline.expressions.operations import OPERATIONS, checked, truth
+from jetlet.pipeline.expressions.operations import MAX_INT, OPERATIONS, checked, truth
+from jetlet.pipeline.generated import compiled
 
-__all__ = ["function_of"]
+__all__ = ["Source", "each_of", "exact_function_of", "function_of", "recalculate"]
+
+ItemFunction = Callable[[Any], Any]
+Known = dict[Node, str]
+"""Nodes whose value is at hand, with the text for it."""
+SMALL = 2**30 - 1
+"""Comparing integers up to here, which have one digit inside CPython, takes half the time."""
 
 
 @lru_cache(maxsize=1024)
-def function_of(node: Node) -> Callable[[Any], Any]:
-    """The function of an item that the tree stands for; of a list, where it explodes one."""
-    source = _Source()
-    explode = next((each for each in walk(node) if isinstance(each, Explode)), None)
-    lines = ["def expression(item):"]
-    if explode is None:
-        lines.append(f"    return {source.write(node, 'item')}")
-    else:
-        # One result for each element; none where there is no list.
-        lines.append(f"    elements = {source.write(explode.of, 'item')} or ()")
-        lines.append(f"    return [{source.write(node, 'item')} for element in elements]")
-    text = "\n".join([*lines, ""])
-    namespace = source.names
-    exec(compiled(text, f"expression {_shortened(node)}"), namespace)
-    return namespace["expression"]  # type: ignore[no-any-return]
+def exact_function_of(node: Node) -> ItemFunction:
+    """What the tree means, as a function of an item; a list of results, where it explodes one."""
+    function = _function(node, Source(), "calculate", "item", "return {}")
+    function.__doc__ = str(node)
+    return function
 
 
-def _shortened(node: Node) -> str:
+@lru_cache(maxsize=1024)
+def function_of(node: Node) -> ItemFunction:
+    """The same by the fast form."""
+    lines = "try:", "    return {}", "except Exception:", "    return again(exact, item)"
+    return _function(node, _fast_source(node), "calculate", "item", *lines)
+
+
+@lru_cache(maxsize=1024)
+def each_of(node: Node) -> Callable[[Iterable[Any]], list[Any]]:
+    """The same for all items of a batch."""
+    return _function(
+        node,
+        _fast_source(node),
+        "calculate_each",
+        "batch",
+        "out = []",
+        "append = out.append",
+        "for item in batch:",
+        "    try:",
+        "        append({})",
+        "    except Exception:",
+        "        append(again(exact, item))",
+        "return out",
+    )
+
+
+def _fast_source(node: Node) -> Source:
+    source = Source(is_fast=True)
+    source.names |= {"exact": exact_function_of(node), "again": recalculate}
+    return source
+
+
+def recalculate(exact: ItemFunction, item: Any) -> Any:
+    """The exact form for an item, after the fast one has raised; only its own error is shown."""
+    try:
+        return exact(item)
+    except Exception as error:
+        error.__context__ = None
+        error.add_note(f"in the expression {exact.__doc__}")
+        raise
+
+
+def _function(node: Node, source: Source, name: str, parameter: str, *lines: str) -> ItemFunction:
+    value = source.value(node, "item")
+    text = [
+        f"def {name}({parameter}):",
+        *(f"    {line.replace('{}', value)}" for line in lines),
+        "",
+    ]
+    exec(compiled("\n".join(text), f"expression {shortened(node)}"), source.names)
+    function: Callable[[Any], Any] = source.names[name]
+    return function
+
+
+def shortened(node: Node) -> str:
+    """What was written, as it fits into a line of a traceback."""
     text = str(node).replace("\n", " ").replace("<", "(").replace(">", ")")
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-class _Source:
-    """Writes the source of one function."""
+class Source:
+    """Writes the source of expressions, and has what it refers to by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_fast: bool = False) -> None:
         self.names: dict[str, Any] = {}
+        self._is_fast = is_fast
         self._variables = 0
 
     def bind(self, value: Any) -> str:
         """A name for an object that the source refers to."""
-        name = f"f{len(self.names)}"
+        name = f"c{len(self.names)}"
         self.names[name] = value
         return name
 
     def variable(self) -> str:
+        """A name for a value."""
         self._variables += 1
         return f"v{self._variables}"
 
-    def write(self, node: Node, item: str) -> str:
-        """The expression for the value of a node."""
+    def value(self, node: Node, item: str) -> str:
+        """The expression for the value of a tree; for a list of values, where it explodes one."""
+        explode = next((each for each in walk(node) if isinstance(each, Explode)), None)
+        if explode is None:
+            return self.write(node, {Item(): item})
+        if node == explode:
+            return f"({self.write(explode.of, {Item(): item})} or [])"
+        inside = Source(is_fast=self._is_fast)
+        elements = inside.write(explode.of, {Item(): "item"})
+        each = inside.write(node, {Item(): "item", explode: "element"})
+        text = (
+            f"def explode(item):\n    elements = {elements} or []\n    out = []\n"
+            f"    for element in elements:\n        out.append({each})\n    return out\n"
+        )
+        exec(compiled(text, f"expression {shortened(node)}"), inside.names)
+        return f"{self.bind(inside.names['explode'])}({item})"
+
+    def write(self, node: Node, known: Known) -> str:
+        """The expression for the value of a node, where some are known already."""
+        if node in known:
+            return known[node]
         match node:
-            case Item():
-                return item
             case Literal(value):
-                return self.constant(value)
-            case Field(of, name):
-                return f"{self.bind(field_of)}({self.write(of, item)}, {name!r})"
-            case Element(of, index):
-                return f"{self.bind(element_of)}({self.write(of, item)}, {index})"
-            case Cast(of, to):
-                return self._unless_null((of,), item, f"{self.bind(_CASTS[to.kind])}({{}})", ())
+                return self._constant(value)
             case Record(fields):
-                inner = ", ".join(f"{name!r}: {self.write(each, item)}" for name, each in fields)
+                inner = ", ".join(f"{name!r}: {self.write(each, known)}" for name, each in fields)
                 return f"{{{inner}}}"
             case When(branches, otherwise):
-                test = self.bind(truth)
                 text = "".join(
-                    f"{self.write(value, item)} if {test}({self.write(condition, item)}) else "
+                    f"{self.write(value, known)} if {self._test(condition, known)} else "
                     for condition, value in branches
                 )
-                return f"({text}{self.write(otherwise, item)})"
-            case Explode():
-                return "element"
-            case Call(operation, arguments):
-                return self._call(operation, arguments, item)
-        raise TypeError(f"not a node of an expression: {node!r}")
+                return f"({text}{self.write(otherwise, known)})"
+            case Call("and" | "or" as operation, (left, right)):
+                return self._both(operation, left, right, known)
+            case Call("not", (argument,)):
+                if self._is_fast and _is_truth(argument) and _passes_null(argument):
+                    return self._unless_null(argument, known, "(not {})")
+                return f"{self.bind(OPERATIONS['not'].function)}({self.write(argument, known)})"
+            case Call("is_null", (argument,)):
+                return f"({self.write(argument, known)} is None)"
+            case Call("fill_null", (value, other)):
+                text, v = self.write(value, known), self.variable()
+                return f"({self.write(other, known)} if ({v} := {text}) is None else {v})"
+            case Field(of=Item()) | Element(of=Item()) if self._is_fast:
+                # Of an item that is null it raises, which is less work than to ask each time.
+                return self._part(node, known[Item()])
+        return self._unless_null(node, known, "{}")
 
-    def constant(self, value: Any) -> str:
-        if type(value) in (bool, int, str, bytes, type(None)):
-            return f"({value!r})" if type(value) is int else repr(value)
-        return self.bind(value)
+    def _constant(self, value: Any) -> str:
+        if type(value) in (int, float) and isfinite(value):
+            return f"({value!r})"
+        return repr(value) if type(value) in (bool, str, bytes, type(None)) else self.bind(value)
 
-    def _call(self, operation: str, arguments: tuple[Node, ...], item: str) -> str:
-        entry = OPERATIONS[operation]
-        if operation in ("and", "or"):
-            # The right side is left alone where the left one decides.
-            left, right = (self.write(each, item) for each in arguments)
-            v, end = self.variable(), "False" if operation == "and" else "True"
-            rest = f"{self.bind(entry.function)}({v}, {right})"
-            return f"({end} if ({v} := {left}) is {end} else {rest})"
-        if operation == "fill_null":
-            value, other = (self.write(each, item) for each in arguments)
-            v = self.variable()
-            return f"({other} if ({v} := {value}) is None else {v})"
-        if entry.takes_null:
-            inner = ", ".join(self.write(each, item) for each in arguments)
-            return f"{self.bind(entry.function)}({inner})"
-        template = f"{self.bind(entry.function)}({', '.join('{}' for _ in arguments)})"
-        return self._unless_null(arguments, item, template, entry.literals)
+    def _unless_null(self, node: Node, known: Known, template: str) -> str:
+        """The value of an operation, put into a template; null if it is made of one that is."""
+        known = dict(known)
+        tests: list[str] = []
+        for part in dict.fromkeys(_made_of(node)):
+            text = self.write(part, known)
+            if part in known:
+                tests.append(f"{text} is None")
+            else:
+                known[part] = v = self.variable()
+                tests.append(f"({v} := {text}) is None")
+        value = template.format(self._calculation(node, known))
+        return f"(None if {' or '.join(tests)} else {value})" if tests else value
 
-    def _unless_null(
-        self, arguments: tuple[Node, ...], item: str, template: str, settings: tuple[int, ...]
-    ) -> str:
-        """A template filled with the arguments; null if one of them is."""
-        tests, texts = [], []
-        for index, node in enumerate(arguments):
-            text = self.write(node, item)
-            if index in settings or isinstance(node, Literal):
-                texts.append(text)
-                continue
-            v = self.variable()
-            tests.append(f"({v} := {text}) is None")
-            texts.append(v)
-        called = template.format(*texts)
-        return f"(None if {' or '.join(tests)} else {called})" if tests else called
+    def _calculation(self, node: Node, known: Known, *, is_within_checked: bool = False) -> str:
+        """An operation on what is not null; the bounds of its result may be seen to outside."""
+        if node in known or not _passes_null(node):
+            return self.write(node, known)
+        if isinstance(node, Field | Element):
+            return self._part(node, self._calculation(node.of, known))
+        if isinstance(node, Cast):
+            return f"{self.bind(_CASTS[node.to.kind])}({self._calculation(node.of, known)})"
+        assert isinstance(node, Call)
+        entry = OPERATIONS[node.operation]
+        is_checked = self._is_fast and not is_within_checked and may_overflow(node)
+        below = slack_below(node) if is_checked or is_within_checked else None
+        arguments = [
+            self._calculation(each, known, is_within_checked=below is not None and each is below[0])
+            for each in node.arguments
+        ]
+        if not self._is_fast:
+            return f"{self.bind(entry.function)}({', '.join(arguments)})"
+        if node.operation == "is_in":
+            return f"({arguments[0]} in {self.bind(_collection(node.arguments[1]))})"
+        if not entry.source:
+            return f"{self.bind(entry.function)}({', '.join(arguments)})"
+        text = entry.source.format(*arguments)
+        return self._checked(text, node) if is_checked else text
+
+    def _checked(self, text: str, node: Call) -> str:
+        """A number that is an integer of 64 bits, if it is one, and so are those inside."""
+        slack, below = 0, slack_below(node)
+        other = checked if below is None else _far_from_bounds
+        while below is not None:
+            slack += below[1]
+            below = slack_below(below[0])
+        v, large = self.variable(), MAX_INT - slack
+        return (
+            f"({v} if -{SMALL} <= ({v} := {text}) <= {SMALL} or -{large} <= {v} <= {large} "
+            f"else {self.bind(other)}({v}))"
+        )
+
+    def _part(self, node: Field | Element, of: str) -> str:
+        part = node.name if isinstance(node, Field) else node.index
+        if self._is_fast:
+            return f"{of}[{part!r}]"
+        return f"{self.bind(_field if isinstance(node, Field) else getitem)}({of}, {part!r})"
+
+    def _test(self, condition: Node, known: Known) -> str:
+        """The condition of a choice: false where it is null."""
+        text = self.write(condition, known)
+        return text if self._is_fast and _is_truth(condition) else f"{self.bind(truth)}({text})"
+
+    def _both(self, operation: str, left: Node, right: Node, known: Known) -> str:
+        """Left and right, or one of them; right is left alone where left decides."""
+        end, other = ("False", "True") if operation == "and" else ("True", "False")
+        v, w = self.variable(), self.variable()
+        first = f"({v} := {self.write(left, known)}) is {end}"
+        rest = self.write(right, known)
+        function = self.bind(OPERATIONS[operation].function)
+        if self._is_fast and _is_truth(right):
+            result = f"{w} if ({w} := {rest}) is {end} or {v} is {other} else {function}({v}, {w})"
+        else:
+            result = f"{function}({v}, {rest})"
+        return f"({end} if {first} else {result})"
 
 
-def field_of(value: Any, name: str) -> Any:
-    """The field of a mapping, else the attribute of an object; null of null."""
-    if value is None:
-        return None
-    if isinstance(value, dict | Mapping):
+def _passes_null(node: Node) -> bool:
+    """True for what is null if anything that it is made of is."""
+    if isinstance(node, Call):
+        return not OPERATIONS[node.operation].takes_null
+    return isinstance(node, Field | Element | Cast)
+
+
+def _made_of(node: Node) -> Iterator[Node]:
+    """What the operations of a tree begin with, as far as it may be null."""
+    for index, child in enumerate(node.children):
+        if isinstance(node, Call) and index in OPERATIONS[node.operation].literals:
+            continue
+        if isinstance(child, Call | Cast) and _passes_null(child):
+            yield from _made_of(child)
+        elif not isinstance(child, Literal | Record) and not _asks_for_null(child):
+            yield child
+
+
+def _asks_for_null(node: Node) -> bool:
+    return isinstance(node, Call) and node.operation == "is_null"
+
+
+_TRUTHS = frozenset(
+    {
+        *("equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal", "is_in"),
+        *("and", "or", "not", "is_null", "startswith", "endswith", "contains"),
+    }
+)
+
+
+def _is_truth(node: Node) -> bool:
+    """True if it is a truth value, or null."""
+    return isinstance(node, Call) and node.operation in _TRUTHS
+
+
+def _collection(values: Node) -> frozenset[Any]:
+    assert isinstance(values, Literal)
+    return frozenset(values.value)
+
+
+def _field(value: Any, name: str) -> Any:
+    """What a value has under that name, else its attribute of that name."""
+    try:
         return value[name]
-    return getattr(value, name)
+    except TypeError:
+        if hasattr(value, name):
+            return getattr(value, name)
+        raise
 
 
-def element_of(value: Any, index: int) -> Any:
-    """The element of a list or tuple; null of null."""
-    return None if value is None else value[index]
+def _far_from_bounds(value: Any) -> Any:
+    """A value that is no integer; the exact form has to look at one that is as large as that."""
+    if isinstance(value, int):
+        raise OverflowError
+    return value
 
 
 # --- Casts ------------------------------------------------------------------------------------
