@@ -435,6 +435,7 @@ class Partitioner:
     MAX_VETTED_TYPES = 256
 
     __slots__ = (
+        "_call",
         "_checks_all",
         "_leaves",
         "_memo",
@@ -455,6 +456,8 @@ class Partitioner:
         checks_all: bool = False,
     ) -> None:
         self.key_fn = key_fn
+        # An expression has a function that takes less time to call.
+        self._call = getattr(key_fn, "_jetlet_function", key_fn)
         self._checks_all = checks_all
         self.name = name
         """What the key belongs to, for error messages."""
@@ -467,10 +470,10 @@ class Partitioner:
     def failed_item(self, batch: Sequence[Any]) -> Any:
         """The item of the batch that failed, as the user knows it.
 
-        Where items travel in something, an attribute ``item_of`` of the key function takes them
+        Where items travel in something, an attribute ``_item_of`` of the key function takes them
         out of it.
         """
-        item_of = getattr(self.key_fn, "item_of", None)
+        item_of = getattr(self.key_fn, "_item_of", None)
         item = batch[self.failed_index or 0]
         return item if item_of is None else item_of(item)
 
@@ -483,7 +486,7 @@ class Partitioner:
         keys: Sequence[Any] = batch
         # `extend` keeps what it got before an error, so a list's length is the index of the item
         # that failed: no loop of our own is needed to know it.
-        key_fn = self.key_fn
+        key_fn = self._call
         if key_fn is not None:
             # Not `map`: it would take a StopIteration of the user's for the end of the batch.
             it = iter(batch)

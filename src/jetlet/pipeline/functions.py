@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from jetlet.pipeline.expressions.expression import entry_key, entry_value
+from jetlet.pipeline.expressions.expression import (
+    Expression,
+    each_function,
+    entry_key,
+    entry_value,
+    plain_function,
+)
 from jetlet.pipeline.expressions.expression import it as whole_item
 
-__all__ = ["call_each", "entry_key", "entry_value", "whole_item"]
+__all__ = ["call_each", "entry_key", "entry_value", "plain_function", "whole_item"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,6 +30,8 @@ def call_each(fn: Callable[[T], R], batch: Sequence[T]) -> list[R]:
 
     As fast as ``map``, which takes a ``StopIteration`` that ``fn`` raises for the end of the batch.
     """
+    if isinstance(fn, Expression):
+        return each_function(fn)(batch)
     results = list(map(fn, batch))
     if len(results) < len(batch):
         raise StopIteration("raised by a function for one of the items")

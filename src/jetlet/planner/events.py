@@ -27,7 +27,7 @@ def item_of(event: Event) -> Any:
     return event[1]
 
 
-item_of.item_of = item_of  # type: ignore[attr-defined]
+item_of._item_of = item_of  # type: ignore[attr-defined]
 
 
 def key_of(fn: Fn) -> Fn:
@@ -38,7 +38,7 @@ def key_of(fn: Fn) -> Fn:
     def key(event: Event) -> Any:
         return fn(event[1])
 
-    key.item_of = item_of  # type: ignore[attr-defined]
+    key._item_of = item_of  # type: ignore[attr-defined]
     return key
 
 

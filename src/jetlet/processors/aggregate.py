@@ -25,7 +25,7 @@ from jetlet.core.table import Table
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.item_failure import item_failure, lookup_error
@@ -150,7 +150,7 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         step: str = "aggregate",
     ) -> None:
         super().__init__(operation, step, operation.finish if is_final else None)
-        self._key_fns = tuple(None if fn is whole_item else fn for fn in key_fns)
+        self._key_fns = tuple(None if fn is whole_item else plain_function(fn) for fn in key_fns)
         self._is_final = is_final
         self._accumulate = [operation.keyed_accumulator(i) for i in range(operation.arity)]
         self._items = 0
@@ -279,7 +279,7 @@ class AccumulateProcessor(BatchProcessor):
         self._operation = operation
         self._step = step
         self._accumulate = [operation.batch_accumulator(i) for i in range(operation.arity)]
-        self._finish = operation.finish if is_final else whole_item
+        self._finish = operation.finish if is_final else plain_function(whole_item)
         self._value = operation.create()
         self._is_emitted = False
         self._in_columns = operation.combine is not None and can_accumulate(operation.shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.incremental import IncrementalProcessor, KeyTable
 from jetlet.processors.item_failure import item_at, lookup_error
@@ -34,7 +34,7 @@ class DistinctProcessor(IncrementalProcessor):
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
-        self._key_fn = None if key_fn is whole_item else key_fn
+        self._key_fn = None if key_fn is whole_item else plain_function(key_fn)
         self._policy = policy or ErrorPolicy("distinct")
         self._seen: set[Any] = set()
 

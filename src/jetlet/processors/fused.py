@@ -39,6 +39,7 @@ from jetlet.core.outbox import Ordinals
 from jetlet.core.table import Table
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.expressions.expression import Expression, node_of
+from jetlet.pipeline.expressions.nodes import Tuple
 from jetlet.pipeline.expressions.python_source import Source, exact_function_of, recalculate
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.generated import compiled
@@ -280,8 +281,10 @@ class _Writer:
                 call = f"r{i}"
             if step.kind == "flat_map":
                 extends = is_last and not self._takes_events
-                if not returns_display(step.fn):
-                    if step.policy.fails:
+                if is_expression and isinstance(node_of(step.fn), Tuple):
+                    call = f"r{i}"
+                elif not returns_display(step.fn):
+                    if step.policy.fails and not is_expression:
                         self.add(f"r{i} = {call}")
                     call = self._expanded(i, item)
                     if extends:

@@ -12,7 +12,7 @@ from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals
 from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import are_plain, check_stable_key
@@ -38,8 +38,8 @@ class _BuildSide:
     def __init__(self, key_fn: KeyFn, value_fn: KeyFn | None, is_inner: bool) -> None:
         self.is_inner = is_inner
         """An item without a match here is dropped."""
-        self.key_fn = None if key_fn is whole_item else key_fn
-        self.value_fn = None if value_fn is whole_item else value_fn
+        self.key_fn = None if key_fn is whole_item else plain_function(key_fn)
+        self.value_fn = None if value_fn is whole_item else plain_function(value_fn)
         self.first: dict[Any, Any] = {}
         """The first value of each key."""
         self.more: dict[Any, list[Any]] = {}
@@ -108,7 +108,9 @@ class HashJoinProcessor(BatchProcessor):
                 f"{len(build_value_fns)} build_value_fns, {len(inner)} of inner"
             )
         self._sides = tuple(map(_BuildSide, build_key_fns, build_value_fns, inner))
-        self._probe_key_fns = tuple(None if fn is whole_item else fn for fn in probe_key_fns)
+        self._probe_key_fns = tuple(
+            None if fn is whole_item else plain_function(fn) for fn in probe_key_fns
+        )
         self._to_output = to_output
         self._drops = any(inner)
         self._policy = policy or ErrorPolicy("hash-join")

@@ -125,7 +125,7 @@ def _keyed_loop(
     code.line("results = []")
     code.line("get = table.get")
     with code.block(f"for {'time, item' if takes_events else 'item'} in batch:"):
-        code.line(f"key = {code.call(key_fn, 'item')}")
+        code.line(f"key = {code.value(key_fn, 'item')}")
         code.touch(touched)
         code.line(f"acc = get(key, {missing})")
         with code.block(f"if acc is {missing}:"):

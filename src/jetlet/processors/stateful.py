@@ -220,7 +220,7 @@ def _loop(
         code.line(f"state = states[{global_key}]")
         call = f"{code.bind(fn)}(state, item)"
     else:
-        key = code.call(key_fn, "item")
+        key = code.value(key_fn, "item")
         if key != "item":
             clauses += f" for key in ({key},)"
             key = "key"

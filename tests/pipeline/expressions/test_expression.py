@@ -282,3 +282,20 @@ def test_an_unknown_method_of_what_is_no_path_is_no_field():
         col("x").uper  # noqa: B018
     assert not hasattr(it, "_repr_html_")
     assert it.name({"name": 1}) == 1
+
+
+def test_a_record_without_names_is_a_tuple():
+    expression = record(it.price, it.none, 1)
+
+    assert expression(ROW) == (3, None, 1)
+    assert repr(expression) == "record(it.price, it.none, 1)"
+    with pytest.raises(InvalidArgumentError, match="with names"):
+        record(it.price, user=1)
+
+
+def test_an_error_names_the_expression():
+    with pytest.raises(KeyError) as caught:
+        (col("price") * 2)({})
+
+    assert caught.value.__notes__ == ['in the expression col("price") * 2']
+    assert caught.value.__context__ is None

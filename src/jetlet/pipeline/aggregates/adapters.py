@@ -80,7 +80,7 @@ def filtering(
         return add_batch(acc, [item for item in batch if pred(item)])
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
-        with code.block(f"if {code.call(pred, item)}:"):
+        with code.block(f"if {code.value(pred, item)}:"):
             body.add(code, acc, item)
 
     return _adapted(
@@ -111,7 +111,7 @@ def flat_mapping(
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
         part = code.local()
-        with code.block(f"for {part} in {code.call(fn, item)}:"):
+        with code.block(f"for {part} in {code.value(fn, item)}:"):
             body.add(code, acc, part)
 
     return _adapted(

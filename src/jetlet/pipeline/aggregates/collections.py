@@ -53,10 +53,10 @@ def _listing(
         return "[]"
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
-        code.line(f"{acc}.append({code.call(fn, item)})")
+        code.line(f"{acc}.append({code.value(fn, item)})")
 
     def write_first(code: GeneratedCode, item: str) -> str:
-        return f"[{code.call(fn, item)}]"
+        return f"[{code.value(fn, item)}]"
 
     return AggregateOperation(
         create=list,
@@ -95,10 +95,10 @@ def to_set(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, Any
         return "set()"
 
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
-        code.line(f"{acc}.add({code.call(fn, item)})")
+        code.line(f"{acc}.add({code.value(fn, item)})")
 
     def write_first(code: GeneratedCode, item: str) -> str:
-        return f"{{{code.call(fn, item)}}}"
+        return f"{{{code.value(fn, item)}}}"
 
     return AggregateOperation(
         create=set,

@@ -36,7 +36,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jetlet.pipeline.accessors import accessor_text
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.expressions.expression import Expression, node_of
+from jetlet.pipeline.expressions.python_source import Source, exact_function_of, recalculate
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.pipeline.generated import compiled
 
 __all__ = [
@@ -61,13 +63,14 @@ MISSING = object()
 class GeneratedCode:
     """The body of a function under construction, and the objects that it refers to."""
 
-    __slots__ = ("_depth", "_lines", "_locals", "_names")
+    __slots__ = ("_depth", "_expressions", "_lines", "_locals", "_names")
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._names: dict[str, Any] = {}
         self._depth = 1
         self._locals = 0
+        self._expressions = Source(is_fast=True)
 
     def bind(self, value: Any, hint: str = "fn") -> str:
         """A name for ``value`` in the generated function."""
@@ -82,7 +85,21 @@ class GeneratedCode:
         write = getattr(fn, _TEXT, None)
         if write is not None:
             return str(write(self, item))
+        fn = plain_function(fn)
         return accessor_text(fn, item) or f"{self.bind(fn)}({item})"
+
+    def value(self, fn: Callable[[Any], Any], item: str) -> str:
+        """The same where statements can be written before: an expression is written out there."""
+        if fn is whole_item or not isinstance(fn, Expression):
+            return self.call(fn, item)
+        node, name = node_of(fn), self.local()
+        fast = self._expressions.value(node, item)
+        exact = f"{self.bind(recalculate, 'again')}({self.bind(exact_function_of(node))}, {item})"
+        with self.block("try:"):
+            self.line(f"{name} = {fast}")
+        with self.block("except Exception:"):
+            self.line(f"{name} = {exact}")
+        return name
 
     def merge(self, fn: Callable[[Any, Any], Any], left: str, right: str) -> bool:
         """Write ``left = fn(left, right)``; true if that changes ``left`` and never assigns it."""
@@ -111,8 +128,11 @@ class GeneratedCode:
         """A local variable that holds ``fn`` of the item, for what needs it more than once."""
         if fn is whole_item:
             return item
+        value = self.value(fn, item)
+        if value.isidentifier():
+            return value
         name = self.local()
-        self.line(f"{name} = {self.call(fn, item)}")
+        self.line(f"{name} = {value}")
         return name
 
     def touch(self, touched: dict[Any, Any] | None, key: str = "key") -> None:
@@ -140,7 +160,7 @@ class GeneratedCode:
         """The finished function."""
         name = re.sub(r"\W", "_", name)
         source = "\n".join([f"def {name}({parameters}):", *self._lines, ""])
-        namespace = {**self._names, "__name__": __name__}
+        namespace = {**self._names, **self._expressions.names, "__name__": __name__}
         exec(_compiled_once(source, "jetlet aggregate"), namespace)
         return namespace[name]  # type: ignore[no-any-return]
 

@@ -114,10 +114,10 @@ def summing(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, An
 
     # Never `+=`, which would change an array that was already given out as a result.
     def write_add(code: GeneratedCode, acc: str, item: str) -> None:
-        code.line(f"{acc} = {acc} + {code.call(fn, item)}")
+        code.line(f"{acc} = {acc} + {code.value(fn, item)}")
 
     def write_first(code: GeneratedCode, item: str) -> str:
-        return f"0 + {code.call(fn, item)}"
+        return f"0 + {code.value(fn, item)}"
 
     return AggregateOperation(
         create=int,

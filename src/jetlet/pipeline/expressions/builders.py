@@ -9,7 +9,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.expression import Expression, it, literal, node_of
 from jetlet.pipeline.expressions.inference import type_of
 from jetlet.pipeline.expressions.method import Incomplete
-from jetlet.pipeline.expressions.nodes import Field, Node, Record, When
+from jetlet.pipeline.expressions.nodes import Field, Node, Record, Tuple, When
 
 __all__ = ["col", "lit", "record", "when"]
 
@@ -26,22 +26,28 @@ def lit(value: Any) -> Expression:
     return value if isinstance(value, Expression) else Expression(literal(value))
 
 
-def record(fields: Mapping[str, Any] | None = None, /, **named: Any) -> Expression:
+def record(*values: Any, **named: Any) -> Expression:
     """A dictionary with these fields: ``record(user=col("user"), cents=col("price") * 100)``.
 
     Names that are none in Python are given in a mapping: ``record({"from": col("sender")})``.
+    Without names it is a tuple, such as for a key of two: ``record(col("user"), col("day"))``.
     """
-    if fields is not None and not isinstance(fields, Mapping):
-        raise InvalidArgumentError(
-            f'record takes fields by name: record(user=col("user")), not {fields!r}'
-        )
-    given = {**(fields or {}), **named}
-    if not given:
+    fields = named
+    if len(values) == 1 and isinstance(values[0], Mapping):
+        fields = {**values[0], **named}
+    elif values:
+        if named:
+            raise InvalidArgumentError(
+                "record takes fields with names, or values without: "
+                f"name {values[0]!r}, too, as in record(user=...)"
+            )
+        return Expression(Tuple(tuple(map(node_of, values))))
+    if not fields:
         raise InvalidArgumentError('record has no fields: write record(user=col("user"))')
-    for name in given:
+    for name in fields:
         if not isinstance(name, str):
             raise InvalidArgumentError(f"the name of a field is text, not {name!r}")
-    return Expression(Record(tuple((name, node_of(value)) for name, value in given.items())))
+    return Expression(Record(tuple((name, node_of(value)) for name, value in fields.items())))
 
 
 class Choice(Incomplete):

@@ -24,6 +24,7 @@ __all__ = [
     "datetime_of",
     "list_of",
     "struct_of",
+    "tuple_of",
     "unified",
 ]
 
@@ -34,11 +35,11 @@ class DataType:
 
     kind: str
     """``any``, ``null``, ``bool``, ``int``, ``float``, ``decimal``, ``text``, ``bytes``, ``date``,
-    ``time``, ``datetime``, ``duration``, ``list`` or ``struct``."""
+    ``time``, ``datetime``, ``duration``, ``list``, ``struct`` or ``tuple``."""
     element: DataType | None = None
     """What a list is of."""
     fields: tuple[tuple[str, DataType], ...] = ()
-    """The fields of a struct, with their types."""
+    """The fields of a struct, or the elements of a tuple, with their types."""
     zone: str | None = None
     """The time zone of a datetime; empty if it has one that is not known, ``None`` if none."""
     factory: type | None = None
@@ -47,6 +48,8 @@ class DataType:
     def __str__(self) -> str:
         if self.kind == "list":
             return f"list of {self.element}"
+        if self.kind == "tuple":
+            return f"({', '.join(str(kind) for _, kind in self.fields)})"
         if self.kind == "struct":
             inner = ", ".join(f"{name}: {kind}" for name, kind in self.fields)
             return f"{{{inner}}}"
@@ -56,7 +59,7 @@ class DataType:
         """The type of a field; ``None`` if a struct has none of that name."""
         if self.kind in ("any", "null"):
             return ANY
-        return dict(self.fields).get(name)
+        return None if self.kind != "struct" else dict(self.fields).get(name)
 
 
 ANY = DataType("any")
@@ -85,6 +88,11 @@ def list_of(element: DataType) -> DataType:
 def struct_of(fields: dict[str, DataType], factory: type | None = None) -> DataType:
     """A record with these fields."""
     return DataType("struct", fields=tuple(fields.items()), factory=factory)
+
+
+def tuple_of(*elements: DataType) -> DataType:
+    """A tuple of values of these types."""
+    return DataType("tuple", fields=tuple((str(i), kind) for i, kind in enumerate(elements)))
 
 
 def unified(*types: DataType) -> DataType:

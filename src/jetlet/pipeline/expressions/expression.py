@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.data_types import (
@@ -37,7 +37,17 @@ from jetlet.pipeline.expressions.nodes import (
 )
 from jetlet.pipeline.expressions.operations import OPERATIONS, Operation
 
-__all__ = ["Expression", "entry_key", "entry_value", "it", "node_of", "plain_function"]
+__all__ = [
+    "Expression",
+    "each_function",
+    "entry_key",
+    "entry_value",
+    "it",
+    "node_of",
+    "plain_function",
+]
+
+F = TypeVar("F")
 
 _CASTS: dict[object, DataType] = {
     bool: BOOL,
@@ -63,7 +73,8 @@ else:
 class Expression:
     """A function of an item, made of operations that the engine knows.
 
-    Call it with an item for its value. Wherever a stage or an aggregate takes a function it can be
+    Call it with an item for its value; of several arguments, such as those of the output of a join,
+    the item is the tuple. Wherever a stage or an aggregate takes a function it can be
     given, and is then worked out inside the engine's own loop, over columns, or by Spark.
     """
 
@@ -73,15 +84,17 @@ class Expression:
         self._node = node
 
     @cached_property
-    def _function(self) -> Callable[[Any], Any]:
+    def _jetlet_function(self) -> Callable[[Any], Any]:
         from jetlet.pipeline.expressions.python_source import function_of
 
         return function_of(self._node)
 
     def __call__(self, *arguments: Any) -> Any:
-        if len(arguments) != 1:
-            self._refuse_call(len(arguments))
-        return self._function(arguments[0])
+        if len(arguments) == 1:
+            return self._jetlet_function(arguments[0])
+        if not arguments:
+            self._refuse_call()
+        return self._jetlet_function(arguments)
 
     def __repr__(self) -> str:
         return str(self._node)
@@ -127,11 +140,11 @@ class Expression:
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
 
-    def _refuse_call(self, count: int) -> NoReturn:
+    def _refuse_call(self) -> NoReturn:
         node = self._node
         if isinstance(node, Field) and node.style == "attribute":
             raise InvalidArgumentError(no_method(node.name, METHODS))
-        raise InvalidArgumentError(f"{self} is a function of one item, not of {count} arguments")
+        raise InvalidArgumentError(f"{self} is a function of an item")
 
     # --- Access -----------------------------------------------------------------------------
 
@@ -442,9 +455,16 @@ def _is_path(node: Node) -> bool:
     return isinstance(node, Item)
 
 
-def plain_function(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def plain_function(fn: F) -> F:
     """A function as it is; of an expression the function that it calls, which takes less time."""
-    return fn._function if isinstance(fn, Expression) else fn
+    return cast(F, fn._jetlet_function) if isinstance(fn, Expression) else fn
+
+
+def each_function(expression: Expression) -> Callable[[Iterable[Any]], list[Any]]:
+    """The function that gives the values for all items of a batch."""
+    from jetlet.pipeline.expressions.python_source import each_of
+
+    return each_of(expression._node)
 
 
 def node_of(value: Any) -> Node:

@@ -20,6 +20,7 @@ from jetlet.pipeline.expressions.data_types import (
     DataType,
     datetime_of,
     struct_of,
+    tuple_of,
     unified,
 )
 from jetlet.pipeline.expressions.nodes import (
@@ -32,6 +33,7 @@ from jetlet.pipeline.expressions.nodes import (
     Literal,
     Node,
     Record,
+    Tuple,
     When,
 )
 from jetlet.pipeline.expressions.operations import OPERATIONS
@@ -86,6 +88,8 @@ def type_of(node: Node, item: DataType = ANY) -> DataType:
             return unified(*values, type_of(otherwise, item))
         case Record(fields):
             return struct_of({name: type_of(each, item) for name, each in fields})
+        case Tuple(elements):
+            return tuple_of(*(type_of(each, item) for each in elements))
         case Cast(of, to):
             _check_cast(node, type_of(of, item), to)
             return to
@@ -116,6 +120,13 @@ def _element(node: Node, of: DataType) -> DataType:
         return of.element or ANY
     if isinstance(node, Element) and of.kind == "text":
         return TEXT
+    if of.kind == "tuple":
+        kinds = [kind for _, kind in of.fields]
+        if not isinstance(node, Element):
+            return unified(*kinds)
+        if -len(kinds) <= node.index < len(kinds):
+            return kinds[node.index]
+        raise InvalidArgumentError(f"{node}: there are {len(kinds)} elements only")
     raise InvalidArgumentError(f"{node}: a value of type {of} is no list")
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Literal",
     "Node",
     "Record",
+    "Tuple",
     "When",
     "walk",
 ]
@@ -187,6 +188,20 @@ class Record(Node):
             return f"record({', '.join(f'{name}={node}' for name, node in self.fields)})"
         inner = ", ".join(f"{_text(name)}: {node}" for name, node in self.fields)
         return f"record({{{inner}}})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple(Node):
+    """A tuple of these values."""
+
+    elements: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.elements
+
+    def __str__(self) -> str:
+        return f"record({', '.join(map(str, self.elements))})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 calls the functions of the table of operations, and is the meaning. The fast one has Python's own
 operators in their place::
 
-    (None if (v1 := item["price"]) is None else v2 if -B <= (v2 := v1 * 3) <= B else f0(v2))
+    (None if (v1 := item["price"]) is None else v2 if (v2 := v1 * 3) <= B and v2 >= -B else f(v2))
 
 It gives the same, or raises; whoever uses it asks the exact form then, for that item. What an
 operation is made of is worked out first, from left to right, and if any of it is null there is
@@ -32,6 +32,7 @@ from jetlet.pipeline.expressions.nodes import (
     Literal,
     Node,
     Record,
+    Tuple,
     When,
     walk,
 )
@@ -161,6 +162,8 @@ class Source:
             case Record(fields):
                 inner = ", ".join(f"{name!r}: {self.write(each, known)}" for name, each in fields)
                 return f"{{{inner}}}"
+            case Tuple(elements):
+                return f"({', '.join(self.write(each, known) for each in elements)},)"
             case When(branches, otherwise):
                 text = "".join(
                     f"{self.write(value, known)} if {self._test(condition, known)} else "
@@ -184,9 +187,8 @@ class Source:
         return self._unless_null(node, known, "{}")
 
     def _constant(self, value: Any) -> str:
-        if type(value) in (int, float) and isfinite(value):
-            return f"({value!r})"
-        return repr(value) if type(value) in (bool, str, bytes, type(None)) else self.bind(value)
+        # By name, as Python warns of what is odd to write of a constant, such as (1)[0].
+        return repr(value) if value is None or isinstance(value, bool) else self.bind(value)
 
     def _unless_null(self, node: Node, known: Known, template: str) -> str:
         """The value of an operation, put into a template; null if it is made of one that is."""
@@ -236,8 +238,8 @@ class Source:
             below = slack_below(below[0])
         v, large = self.variable(), MAX_INT - slack
         return (
-            f"({v} if -{SMALL} <= ({v} := {text}) <= {SMALL} or -{large} <= {v} <= {large} "
-            f"else {self.bind(other)}({v}))"
+            f"({v} if ({v} := {text}) <= {SMALL} and {v} >= -{SMALL} "
+            f"or -{large} <= {v} <= {large} else {self.bind(other)}({v}))"
         )
 
     def _part(self, node: Field | Element, of: str) -> str:
@@ -265,6 +267,10 @@ class Source:
         return f"({end} if {first} else {result})"
 
 
+def _is_written_as_it_is(value: Any) -> bool:
+    return type(value) in (int, str) or (type(value) is float and isfinite(value))
+
+
 def _passes_null(node: Node) -> bool:
     """True for what is null if anything that it is made of is."""
     if isinstance(node, Call):
@@ -279,7 +285,7 @@ def _made_of(node: Node) -> Iterator[Node]:
             continue
         if isinstance(child, Call | Cast) and _passes_null(child):
             yield from _made_of(child)
-        elif not isinstance(child, Literal | Record) and not _asks_for_null(child):
+        elif not isinstance(child, Literal | Record | Tuple) and not _asks_for_null(child):
             yield child
 
 

@@ -109,7 +109,9 @@ def _lower_distinct(
 
 @lower.register
 def _lower_sort(transform: SortTransform, node: Node, dag: DagBuilder, sides: SideOutputs) -> None:
-    key = transform.key or whole_item if node.takes_events else transform.key
+    key = transform.key
+    if key is None and node.takes_events:
+        key = whole_item
     supplier = partial(
         SortProcessor,
         dag.key_fn(node, key),

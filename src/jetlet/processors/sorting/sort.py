@@ -10,7 +10,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.sorting.sorted_run import (
@@ -94,7 +94,9 @@ class SortProcessor(BatchProcessor):
                 "memory_limit=256 * 1024**2"
             )
         self._policy = policy or ErrorPolicy("sort")
-        self._order = SortOrder(None if key is whole_item else key, bool(reverse), self._policy)
+        self._order = SortOrder(
+            None if key is whole_item else plain_function(key), bool(reverse), self._policy
+        )
         self._memory_limit = memory_limit
         self._spill_dir = spill_dir
         self._fan_in = max(2, fan_in)

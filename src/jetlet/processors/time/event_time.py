@@ -20,6 +20,7 @@ from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.pipeline.aggregates.loop import GeneratedCode
+from jetlet.pipeline.expressions.expression import Expression, each_function
 from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT
 
 MAX_WATERMARK_STEP = 1000
@@ -189,6 +190,8 @@ class BatchWatermark:
 
 def timestamp_loop(fn: Callable[[Any], int]) -> Callable[[Iterable[Any]], list[int]]:
     """Compile the function that gives the timestamps of many items."""
+    if isinstance(fn, Expression):
+        return each_function(fn)
     code = GeneratedCode()
     code.line(f"return [{code.call(fn, 'item')} for item in items]")
     return code.compile("timestamps", "items")

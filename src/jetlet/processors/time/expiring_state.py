@@ -341,7 +341,7 @@ def _loop(
         with code.block("if time < watermark:"):
             code.line("late.append(item)")
             code.line("continue")
-        code.line(f"key = {code.call(key_fn, 'item')}")
+        code.line(f"key = {code.value(key_fn, 'item')}")
         code.touch(touched)
         code.line("entry = get(key)")
         with code.block("if entry is None:"):

@@ -313,7 +313,7 @@ def _loop(
             code.line("late.append(item)")
             code.line("continue")
         with code.block("try:"):
-            code.line(f"key = {code.call(key_fn, 'item')}")
+            code.line(f"key = {code.value(key_fn, 'item')}")
             code.line("kept = others.get(key)")
             with code.block(f"if time + {upper} >= watermark:"):
                 code.touch(touched)

@@ -19,7 +19,7 @@ from jetlet.core.processor import ProcessorContext
 from jetlet.core.traits import Repeats
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SessionWindow, WindowResult
 from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
@@ -68,7 +68,7 @@ class SessionWindowProcessor(EventStateProcessor):
         self._key_fns: Sequence[KeyFn | None] = (
             [_no_key] * operation.arity
             if key_fns is None
-            else [None if fn is whole_item else fn for fn in key_fns]
+            else [None if fn is whole_item else plain_function(fn) for fn in key_fns]
         )
         self._emits_events = emits_events
         self._sessions: dict[Any, list[Session]] = {}

@@ -14,6 +14,7 @@ from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.traits import BatchPart, Repeats, State, Traits
+from jetlet.pipeline.functions import plain_function
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
 from jetlet.processors.item_failure import item_at
 from jetlet.processors.state_saver import SavedTime
@@ -54,7 +55,7 @@ class TimestampProcessor(BatchProcessor):
         data_ordinals: Ordinals = None,
     ) -> None:
         super().__init__(data_ordinals)
-        self._fn = fn
+        self._fn = plain_function(fn)
         self._times = timestamp_loop(fn)
         self._time_policy = time_policy
         self._policy = policy

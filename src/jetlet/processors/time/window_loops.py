@@ -84,7 +84,7 @@ def frame_loop(
             code.line("get = table.get")
             if touched is not None:
                 code.line(f"touched = {code.bind(touched, 'tables')}[end]")
-        code.line(f"key = {code.call(key_fn, 'item')}")
+        code.line(f"key = {code.value(key_fn, 'item')}")
         if touched is not None:
             code.line("touched[key] = None")
         write_keyed_add(code, body)
