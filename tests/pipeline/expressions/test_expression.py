@@ -265,7 +265,7 @@ MISTAKES = {
     "no type": (lambda: it.cast("word"), "cast takes"),
     "empty col": (lambda: col(""), "name of a field"),
     "empty record": (record, "no fields"),
-    "call": (lambda: (it + 1)(1, 2), "one item"),
+    "call": (lambda: (it + 1)(), "an item"),
 }
 
 
