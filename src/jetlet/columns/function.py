@@ -18,9 +18,9 @@ class ColumnFunction(TableFunction):
     def __init__(self, fn: Callable[[Any], Any], tree: Node) -> None:
         self._fn = fn
         self._tree = tree
-        item_of = vars(fn).get("item_of") if hasattr(fn, "__dict__") else None
+        item_of = vars(fn).get("_item_of") if hasattr(fn, "__dict__") else None
         if item_of is not None:
-            self.item_of = item_of
+            self._item_of = item_of
 
     def __call__(self, item: Any) -> Any:
         return self._fn(item)

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from jetlet.core.arguments import check_name
+from jetlet.core.arguments import check_name, shortened
 from jetlet.core.table import VALUE, Table
 from jetlet.errors import InvalidArgumentError, PlanningError
+from jetlet.pipeline.expressions.data_types import ANY, INT, DataType
+from jetlet.pipeline.expressions.schemas import TypeCheck, schema_type
 from jetlet.pipeline.source import BATCH_SIZE, TABLE_SIZE, BatchSource
 
 T = TypeVar("T")
@@ -23,11 +25,17 @@ class ItemsSource(BatchSource[T]):
 
     The items of a ``pyarrow.Table`` or ``RecordBatch`` are its rows, as dicts. These, and the ints
     of a range, go as columns to stages that work on columns.
+
+    With a ``schema`` (a dataclass, ``TypedDict``, msgspec ``Struct`` or ``pyarrow.Schema``), items
+    of another type are refused, and expressions are checked against it when a pipeline is planned.
     """
 
     # The splits carry the items; the source itself travels without them.
 
-    def __init__(self, items: Iterable[T], *, name: str | None = None) -> None:
+    def __init__(self, items: Iterable[T], *, schema: Any = None, name: str | None = None) -> None:
+        self._type = ANY if schema is None else schema_type("sources.items", schema)
+        if schema is None and _is_arrow(items):
+            self._type = schema_type("sources.items", items.schema)  # type: ignore[attr-defined]
         items = _tables(items) if _is_arrow(items) else items
         if isinstance(items, str | bytes | bytearray) or not isinstance(items, Iterable):
             raise InvalidArgumentError(
@@ -46,6 +54,9 @@ class ItemsSource(BatchSource[T]):
             isinstance(items, range) and find_spec("pyarrow") is not None
         )
 
+    def item_type(self) -> DataType:
+        return INT if isinstance(self._items, range) else self._type
+
     def splits(self, target: int) -> Sequence[Sequence[T]]:
         if self._items is None:
             raise PlanningError(
@@ -57,6 +68,15 @@ class ItemsSource(BatchSource[T]):
         if not isinstance(self._items, list | tuple | range):
             self._items = list(self._items)
         items: Sequence[Any] = self._items
+        if self._type != ANY:
+            check = TypeCheck(self._type)
+            for item in items:
+                try:
+                    check(item)
+                except TypeError as error:
+                    raise InvalidArgumentError(
+                        f"sources.items: {shortened(item)} does not go with the schema: {error}"
+                    ) from None
         count = min(max(target, 1), len(items))
         bounds = [i * len(items) // count for i in range(count)] + [len(items)]
         return [items[start:end] for start, end in itertools.pairwise(bounds)]

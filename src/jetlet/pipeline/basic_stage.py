@@ -20,6 +20,8 @@ from jetlet.pipeline.checks import (
     check_on_error,
     check_parallelism,
 )
+from jetlet.pipeline.expressions.data_types import DataType
+from jetlet.pipeline.expressions.schemas import TypeCheck, schema_type
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.transforms import (
@@ -64,6 +66,11 @@ class BasicStage(Generic[T]):
     def has_timestamps(self) -> bool:
         """True if its items carry timestamps."""
         return self._transform.has_timestamps
+
+    @property
+    def schema(self) -> DataType:
+        """What is known of the type of its items: ``any`` where nothing is."""
+        return self._transform.item_type
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r})"
@@ -138,6 +145,22 @@ class BasicStage(Generic[T]):
     ) -> Stage[T]:
         """Keep the items for which ``fn(item)`` is true."""
         return self._stateless("filter", fn, name or "filter", local_parallelism, on_error)
+
+    def typed(
+        self,
+        schema: Any,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[Any]:
+        """The same items, of which it is known from here on that they have this schema.
+
+        It is a dataclass, a ``TypedDict``, a msgspec ``Struct`` or a ``pyarrow.Schema``. Each item
+        is checked, and the expressions behind are when the pipeline is planned.
+        """
+        check = TypeCheck(schema_type("typed", schema))
+        return self._stateless("map", check, name or "typed", local_parallelism, on_error)
 
     def flat_map(
         self,

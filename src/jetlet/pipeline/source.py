@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from jetlet.pipeline.described import Described
+from jetlet.pipeline.expressions.data_types import ANY, DataType
 from jetlet.pipeline.sink import OnError
 
 __all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource", "SplitRest"]
@@ -51,6 +52,10 @@ class BatchSource(Described, ABC, Generic[T]):
     """True if ``read_columns`` may give tables."""
     on_error: OnError = "fail"
     """What becomes of records that cannot be read; a sink for them does not travel."""
+
+    def item_type(self) -> DataType:
+        """What is known of the type of the items, for expressions to be checked against."""
+        return ANY
 
     def check(self) -> None:  # optional hook
         """Refuse, cheaply, what cannot be read; called before an engine that is slow to start."""

@@ -20,6 +20,8 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.expressions.data_types import ANY, DataType, unified
+from jetlet.pipeline.expressions.schemas import type_of_results
 from jetlet.pipeline.keyed_process import KeyedProcess
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import AnySink, ClientSink, OnError, Sink
@@ -78,6 +80,16 @@ class Transform:
     def has_timestamps(self) -> bool:
         """True if its items carry timestamps."""
         return bool(self.inputs) and all(each.has_timestamps for each in self.inputs)
+
+    @cached_property
+    def item_type(self) -> DataType:
+        """What is known of the type of its items."""
+        return ANY
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        """Its functions of an item, each with the ordinal of the input that the item is from."""
+        return list(enumerate(self.checked_keys))
 
     # --- Order ------------------------------------------------------------------------------
 
@@ -194,6 +206,10 @@ class SourceTransform(Transform):
 
     source: BatchSource[Any]
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return self.source.item_type()
+
     def wanted_parallelism(self, default: int, before: int) -> int:
         return self.local_parallelism or min(self.source.preferred_local_parallelism, default)
 
@@ -233,6 +249,14 @@ class TimestampTransform(Transform):
     has_timestamps = True
     makes_times = True
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return _type_before(self)
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [(0, self.fn)]
+
     def takes_columns(self, ordinal: int) -> bool:
         return is_for_columns(self.fn)
 
@@ -256,6 +280,10 @@ class WindowTransform(Transform):
     window: Window
     operation: AggregateOperation[Any, Any, Any]
     key_fns: Sequence[KeyFn] | None
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return list(enumerate(self.key_fns or ()))
 
     def keeps_order(self, ordinal: int) -> bool:
         return False
@@ -285,6 +313,15 @@ class StatelessTransform(Transform):
     """Name of the stage that its errors belong to, if it is not a stage of its own."""
 
     passes_times = True
+
+    @cached_property
+    def item_type(self) -> DataType:
+        before = _type_before(self)
+        return before if self.kind == "filter" else type_of_results(self.kind, self.fn, before)
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [(0, self.fn)]
 
     def takes_columns(self, ordinal: int) -> bool:
         return self.kind != "flat_map" and is_for_columns(self.fn)
@@ -429,6 +466,10 @@ class DistinctTransform(KeyedTransform):
 
     key_fn: KeyFn
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return _type_before(self)
+
     def needs_bounded(self, ordinal: int) -> bool:
         return True
 
@@ -448,6 +489,13 @@ class HashJoinTransform(Transform):
     @cached_property
     def has_timestamps(self) -> bool:
         return self.inputs[0].has_timestamps
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [
+            *((0, fn) for fn in self.probe_key_fns),
+            *enumerate(self.build_key_fns, 1),
+        ]
 
     def keeps_order(self, ordinal: int) -> bool:
         return ordinal == 0
@@ -497,6 +545,10 @@ class PairsTransform(Transform):
 class MergeTransform(Transform):
     """All items of all inputs."""
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return unified(*(each.item_type for each in self.inputs))
+
     def check_events(self, name: str, takes: Sequence[bool]) -> None:
         if len(set(takes)) > 1:
             raise MissingTimestampsError(
@@ -512,6 +564,14 @@ class RebalanceTransform(Transform):
     key_fn: KeyFn | None
 
     breaks_order = True
+
+    @cached_property
+    def item_type(self) -> DataType:
+        return _type_before(self)
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [(0, self.key_fn)]
 
     def keeps_order(self, ordinal: int) -> bool:
         return False
@@ -534,6 +594,14 @@ class SortTransform(Transform):
 
     makes_order = True
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return _type_before(self)
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [(0, self.key)]
+
     def reads_in_order(self, ordinal: int) -> bool:
         return False
 
@@ -551,6 +619,11 @@ class TakeTransform(Transform):
     count: int
 
     passes_times = True
+
+    @cached_property
+    def item_type(self) -> DataType:
+        return _type_before(self)
+
     has_two_stages = True
 
     def output_parallelism(self, parallelism: int) -> int:
@@ -565,6 +638,10 @@ class AggregateTransform(Transform):
     key_fns: Sequence[KeyFn] | None
 
     has_timestamps = False
+
+    @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return list(enumerate(self.key_fns or ()))
 
     def takes_columns(self, ordinal: int) -> bool:
         return can_accumulate(self.operation.shape) and (
@@ -650,6 +727,10 @@ class SinkTransform(Transform):
     @property
     def shared_vertex(self) -> object:
         return self.sink
+
+
+def _type_before(transform: Transform) -> DataType:
+    return transform.inputs[0].item_type if transform.inputs else ANY
 
 
 def _tenth(kept: int | None) -> int:

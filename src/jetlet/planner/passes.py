@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from jetlet.errors import MissingSinkError, PlanningError
+from jetlet.errors import InvalidArgumentError, MissingSinkError, PlanningError
+from jetlet.pipeline.expressions.expression import Expression
+from jetlet.pipeline.expressions.schemas import check_expression
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.sink import Sink
 from jetlet.pipeline.transforms import FusedTransform, StatelessTransform
@@ -45,6 +47,20 @@ def check_places(graph: Graph, pipeline: Pipeline) -> None:
                 f"each would replace what the other has written: make one sink, and write both "
                 f"stages to it, or name two places"
             )
+
+
+def check_types(graph: Graph, pipeline: Pipeline) -> None:
+    """Refuse expressions that the items they are for do not go with."""
+    for node in graph.nodes:
+        for ordinal, fn in node.transform.item_functions:
+            if not isinstance(fn, Expression):
+                continue
+            try:
+                check_expression(fn, node.inputs[ordinal].transform.item_type)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(
+                    f"stage {node.name!r} of pipeline {pipeline.name!r}: {error}"
+                ) from None
 
 
 def name_uniquely(graph: Graph, pipeline: Pipeline) -> None:
@@ -138,6 +154,7 @@ PASSES: tuple[Pass, ...] = (
     check_streams,
     add_spools,
     name_uniquely,
+    check_types,
     check_keys_first,
     mark_order,
     fuse,

@@ -25,6 +25,8 @@ from jetlet.core.arguments import check_choice, shortened
 from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.expressions.data_types import ANY, DataType, struct_of
+from jetlet.pipeline.expressions.schemas import arrow_type
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.source import BATCH_SIZE, TABLE_SIZE
 from jetlet.storage.file_systems import is_url, locate, without_credentials
@@ -102,6 +104,18 @@ class ParquetSource(FileSource[dict[str, Any]]):
                     splits.append(RowGroups(file.location, start, end))
                     start, taken = end, 0
         return splits
+
+    def item_type(self) -> DataType:
+        """The columns of the first file; nothing is known where it cannot be read."""
+        import pyarrow.parquet as pq
+
+        try:
+            with self._open(self.files.list()[0].location) as file:
+                schema = pq.read_schema(file)
+                names = self._columns or schema.names
+                return struct_of({name: arrow_type(schema.field(name).type) for name in names})
+        except Exception:  # whoever reads it says why
+            return ANY
 
     def read(self, split: RowGroups) -> Iterator[list[dict[str, Any]]]:
         return self._read(split, BATCH_SIZE)

@@ -18,6 +18,7 @@ __all__ = [
     "FLOAT",
     "INT",
     "NULL",
+    "SOME_ZONE",
     "TEXT",
     "TIME",
     "DataType",
@@ -41,7 +42,7 @@ class DataType:
     fields: tuple[tuple[str, DataType], ...] = ()
     """The fields of a struct, or the elements of a tuple, with their types."""
     zone: str | None = None
-    """The time zone of a datetime; empty if it has one that is not known, ``None`` if none."""
+    """The time zone of a datetime, ``None`` if it has none; see ``SOME_ZONE``."""
     factory: type | None = None
     """The class that items of a struct are of; ``None`` for dictionaries."""
 
@@ -53,7 +54,9 @@ class DataType:
         if self.kind == "struct":
             inner = ", ".join(f"{name}: {kind}" for name, kind in self.fields)
             return f"{{{inner}}}"
-        return self.kind if self.zone is None else f"datetime in {self.zone or 'a zone'}"
+        return (
+            self.kind if self.zone in (None, SOME_ZONE) else f"datetime in {self.zone or 'a zone'}"
+        )
 
     def field(self, name: str) -> DataType | None:
         """The type of a field; ``None`` if a struct has none of that name."""
@@ -62,6 +65,8 @@ class DataType:
         return None if self.kind != "struct" else dict(self.fields).get(name)
 
 
+SOME_ZONE = "?"
+"""The zone of a datetime of which nobody knows whether it has one."""
 ANY = DataType("any")
 NULL = DataType("null")
 BOOL = DataType("bool")

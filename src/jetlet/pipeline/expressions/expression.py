@@ -19,6 +19,7 @@ from jetlet.pipeline.expressions.data_types import (
     DECIMAL,
     FLOAT,
     INT,
+    SOME_ZONE,
     TEXT,
     DataType,
     datetime_of,
@@ -56,7 +57,7 @@ _CASTS: dict[object, DataType] = {
     str: TEXT,
     Decimal: DECIMAL,
     date: DATE,
-    datetime: datetime_of(),
+    datetime: datetime_of(SOME_ZONE),
 }
 _CASTS |= {kind.kind: kind for kind in _CASTS.values()}
 _CONSTANTS = (bool, int, float, str, bytes, Decimal, date, time, timedelta, type(None))

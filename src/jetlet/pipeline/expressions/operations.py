@@ -26,6 +26,7 @@ from jetlet.pipeline.expressions.data_types import (
     FLOAT,
     INT,
     NULL,
+    SOME_ZONE,
     TEXT,
     DataType,
     datetime_of,
@@ -226,7 +227,7 @@ def _difference_type(left: DataType, right: DataType) -> DataType:
     if not _known(left, right):
         return ANY
     if left.kind == right.kind and left.kind in ("date", "datetime"):
-        if (left.zone is None) != (right.zone is None):
+        if _cannot_meet(left, right):
             raise _wrong(
                 "takes two points in time that both have a zone, or both none", left, right
             )
@@ -234,6 +235,11 @@ def _difference_type(left: DataType, right: DataType) -> DataType:
     if left.kind in ("date", "datetime", "duration") and right == DURATION:
         return left
     return _number_type(left, right)
+
+
+def _cannot_meet(left: DataType, right: DataType) -> bool:
+    """True for two points in time of which one has a zone, and the other has not."""
+    return SOME_ZONE not in (left.zone, right.zone) and (left.zone is None) != (right.zone is None)
 
 
 def _product_type(left: DataType, right: DataType) -> DataType:
@@ -302,7 +308,7 @@ def _ordered(left: DataType, right: DataType) -> DataType:
     if _known(left, right):
         if left.kind == "struct" or right.kind == "struct":
             raise _wrong("needs values that have an order", left, right)
-        if left.kind == right.kind == "datetime" and (left.zone is None) != (right.zone is None):
+        if left.kind == right.kind == "datetime" and _cannot_meet(left, right):
             raise _wrong("compares points in time that both have a zone, or both none", left, right)
     return _comparable(left, right)
 

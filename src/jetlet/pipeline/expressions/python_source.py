@@ -244,9 +244,12 @@ class Source:
 
     def _part(self, node: Field | Element, of: str) -> str:
         part = node.name if isinstance(node, Field) else node.index
-        if self._is_fast:
-            return f"{of}[{part!r}]"
-        return f"{self.bind(_field if isinstance(node, Field) else getitem)}({of}, {part!r})"
+        if isinstance(node, Element):
+            return f"{of}[{part!r}]" if self._is_fast else f"{self.bind(getitem)}({of}, {part!r})"
+        called = f"{self.bind(_field)}({of}, {part!r})"
+        if not self._is_fast or not of.isidentifier():
+            return called
+        return f"({of}[{part!r}] if {of}.__class__ is dict else {called})"
 
     def _test(self, condition: Node, known: Known) -> str:
         """The condition of a choice: false where it is null."""
@@ -313,12 +316,20 @@ def _collection(values: Node) -> frozenset[Any]:
 
 def _field(value: Any, name: str) -> Any:
     """What a value has under that name, else its attribute of that name."""
+    if value.__class__ in _OBJECTS:
+        return getattr(value, name)
     try:
         return value[name]
     except TypeError:
-        if hasattr(value, name):
-            return getattr(value, name)
-        raise
+        if not hasattr(value, name):
+            raise
+        if not hasattr(value.__class__, "__getitem__") and len(_OBJECTS) < 1000:
+            _OBJECTS.add(value.__class__)
+        return getattr(value, name)
+
+
+_OBJECTS: set[type] = set()
+"""Classes whose instances have attributes only, so that nobody asks them for keys."""
 
 
 def _far_from_bounds(value: Any) -> Any:
