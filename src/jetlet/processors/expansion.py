@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
 
-__all__ = ["AT_HAND", "Expansion", "returns_display"]
+__all__ = ["AT_HAND", "Expansion", "in_batches", "returns_display"]
 
 FAST_NS: Final = 50_000
 """If so many results as are asked for come within this time, more are asked for the next time."""
@@ -65,6 +65,21 @@ def returns_display(fn: Callable[[Any], Any]) -> bool:
         for before, each in pairwise(instructions)
         if each.opname.startswith("RETURN_")
     )
+
+
+def in_batches(parts: Output) -> Output:
+    """The same with few large parts instead of many small ones; nothing waits for another turn."""
+    results: list[Any] = []
+    for part in parts:
+        if part is not None:
+            results += part
+        if results and (part is None or len(results) >= BATCH_SIZE):
+            yield results
+            results = []
+        if part is None:
+            yield None
+    if results:
+        yield results
 
 
 class Expansion:
@@ -166,6 +181,14 @@ class Expansion:
         if out := apply(self.begin(batch)):
             yield out
         yield from self._others(apply, tail)
+
+    def each(self, results: Iterable[Any], item: Any, *time: int) -> Output:
+        """All results of one item, which is not in a batch."""
+        self.begin(())
+        is_at_hand = results.__class__ is list or results.__class__ is tuple
+        part = cast("Sequence[Any]", results if is_at_hand else self.expand(results, item, *time))
+        yield [(*time, each) for each in part] if time else part
+        yield from self._parts()
 
     def _others(self, apply: Loop, tail: Tail | None) -> Output:
         """What the first call of the loop has left."""

@@ -12,16 +12,15 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
-from jetlet.pipeline.source import BATCH_SIZE
-from jetlet.processors.base import ErrorPolicy, Output
-from jetlet.processors.expansion import AT_HAND, Expansion
+from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
+from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
 from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 from jetlet.snapshots.incremental import MAIN, Tables
 
-__all__ = ["FILTER", "FLAT_MAP", "MAP", "StatefulProcessor", "last_words", "then_drop"]
+__all__ = ["FILTER", "FLAT_MAP", "MAP", "LastWords", "StatefulProcessor", "then_drop"]
 
 MAP = "map"
 FILTER = "filter"
@@ -91,6 +90,7 @@ class StatefulProcessor(IncrementalProcessor):
         self._apply = self._loop()
         self._saver = StateSaver()
         self._expansion = Expansion(self, self._policy)
+        self._last_words = LastWords(self, kind, self._policy)
 
     def _loop(self, touched: dict[Any, Any] | None = None) -> Loop:
         make = _loop if self._drop_when is None else partial(_dropping_loop, self._drop_when)
@@ -106,6 +106,7 @@ class StatefulProcessor(IncrementalProcessor):
 
     def close(self) -> None:
         self._expansion.close()
+        self._last_words.close()
 
     def _results(self, items: Iterator[Any]) -> list[Any]:
         try:
@@ -135,27 +136,19 @@ class StatefulProcessor(IncrementalProcessor):
             if self._key_fn is not None:
                 check_stable_keys(self._states, self.context, self._policy.step)
             if self._on_end is not None:
-                self._emitting = self._end(self._on_end)
+                self._emitting = in_batches(self._end(self._on_end))
         return self._emit()
 
     def _end(self, on_end: Callable[..., Any]) -> Output:
         """What comes of the states that are left, which are dropped."""
-        results: list[Any] = []
         for number, key in enumerate(list(self._states), 1):
             state = self._states.pop(key)
             if self.touched is not None:
                 self.touched[MAIN][key] = None
-            try:
-                made = on_end(state) if self._key_fn is None else on_end(state, key)
-                results += last_words(self._kind, made)
-            except Exception as error:
-                self.reject(self._policy, key, error)
-            if len(results) >= BATCH_SIZE:
-                yield results
-                results = []
+            arguments = (state,) if self._key_fn is None else (state, key)
+            yield from self._last_words.of(partial(on_end, *arguments), key)
             if number % SLICE == 0 and self.is_turn_over():
                 yield None
-        yield results
 
     def save_to_snapshot(self) -> bool:
         # What is half emitted leaves before the barrier.
@@ -182,11 +175,30 @@ class StatefulProcessor(IncrementalProcessor):
         return self._upgrade(old_version, state)
 
 
-def last_words(kind: str, result: Any) -> list[Any]:
-    """What is emitted of the result of a function that is called when a state is dropped."""
-    if kind == FLAT_MAP:
-        return list(result)
-    return [] if result is None else [result]
+class LastWords:
+    """What is emitted of the results of functions that are called when a state is dropped."""
+
+    def __init__(self, processor: BatchProcessor, kind: str, policy: ErrorPolicy) -> None:
+        self._processor = processor
+        self._is_flat = kind == FLAT_MAP
+        self._policy = policy
+        self._expansion = Expansion(processor, policy)
+
+    def of(self, call: Callable[[], Any], key: Any, *time: int) -> Output:
+        """What ``call`` returns for a key, bit by bit if it is a flat map's."""
+        try:
+            result = call()
+        except Exception as error:
+            self._processor.reject(self._policy, key, error)
+            return
+        if self._is_flat:
+            yield from self._expansion.each(result, key, *time)
+        elif result is not None:
+            yield [(*time, result) if time else result]
+
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        self._expansion.close()
 
 
 def then_drop(

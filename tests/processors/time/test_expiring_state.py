@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
+from itertools import count
 
 import cloudpickle
 import pytest
@@ -18,7 +19,7 @@ from jetlet.errors import ItemFailedError, SnapshotError, UnstableKeyError
 from jetlet.pipeline.errors import DeadLetter
 from jetlet.processors.base import TURN_NS, ErrorPolicy
 from jetlet.processors.state_saver import SavedTime
-from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP
+from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
 from jetlet.processors.time.expiring_state import SLICE, expiring_rolling, expiring_stateful
 from jetlet.testing import ManualClock, verify_processor
 from jetlet.testing.outbox import CheckedOutbox
@@ -407,6 +408,40 @@ def test_many_states_are_dropped_in_several_turns(on_evict):
     assert processor.complete()
     assert not processor._entries
     assert not processor._deadlines
+
+
+@pytest.mark.parametrize("end", ["try_process_watermark", "complete", "on_end"])
+def test_last_words_without_an_end_are_handed_on_in_turns(end):
+    closed = []
+
+    def endless(*arguments):
+        try:
+            yield from count()
+        finally:
+            closed.append(True)
+
+    if end == "on_end":
+        processor = StatefulProcessor(FLAT_MAP, list, lambda *_: [], whole_item, on_end=endless)
+        inbox, callback, arguments = Inbox(["a"]), "complete", ()
+    else:
+        processor = stateful(FLAT_MAP, lambda *_: [], key_fn=whole_item, on_evict=endless)()
+        inbox, callback = Inbox([(1, "a")]), end
+        arguments = (Watermark(100),) if end == "try_process_watermark" else ()
+    outbox = CheckedOutbox(1, is_tight=False)
+    processor.init(outbox, ProcessorContext(clock=TickingClock()))
+    outbox.begin_call()
+    processor.process(0, inbox)
+    outbox.end_call()
+    for _ in range(3):
+        before = len(outbox.outputs[0])
+        outbox.begin_call()
+        assert not getattr(processor, callback)(*arguments)
+        outbox.end_call()
+        assert len(outbox.outputs[0]) > before
+    emitted = [each if end == "on_end" else each[1] for each in outbox.outputs[0]]
+    assert emitted == list(range(len(emitted)))
+    processor.close()
+    assert closed
 
 
 def test_a_busy_key_has_one_deadline_and_moves_it_on():

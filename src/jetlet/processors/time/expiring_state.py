@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, Final
@@ -22,13 +23,12 @@ from jetlet.core.processor import ProcessorContext, different_state
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
-from jetlet.processors.expansion import AT_HAND, Expansion
+from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
-from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, DropWhen, last_words, then_drop
+from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, DropWhen, LastWords, then_drop
 from jetlet.processors.time.event_state import EventStateProcessor
 from jetlet.snapshots.incremental import MAIN, TableChange, Tables
 
@@ -97,6 +97,7 @@ class ExpiringStateProcessor(EventStateProcessor):
         self._write = write
         self._apply = self._loop()
         self._expansion = Expansion(self, self._policy)
+        self._last_words = LastWords(self, kind, self._key_policy)
         self._entries: dict[Any, Entry] = {}
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (time, number, key), one for each key: it is looked at when the watermark is
@@ -125,6 +126,7 @@ class ExpiringStateProcessor(EventStateProcessor):
 
     def close(self) -> None:
         self._expansion.close()
+        self._last_words.close()
 
     def _results(self, events: Iterator[Any]) -> list[Any]:
         if not self._policy.fails:
@@ -181,18 +183,17 @@ class ExpiringStateProcessor(EventStateProcessor):
     def try_process_watermark(self, watermark: Watermark) -> bool:
         if watermark.timestamp > self._time:
             self._time = watermark.timestamp
-            self._emitting = self._evict(watermark.timestamp)
+            self._emitting = in_batches(self._evict(watermark.timestamp))
         return self._emit() and self.outbox.offer(watermark)
 
     def complete(self) -> bool:
         if self._emitting is None and self._entries:
-            self._emitting = self._evict(None)
+            self._emitting = in_batches(self._evict(None))
         return self._emit()
 
     def _evict(self, watermark: int | None) -> Output:
         """Drop the states whose time is over at the watermark, or all; what comes of it."""
         entries, deadlines, ttl = self._entries, self._deadlines, self._ttl
-        results: list[Any] = []
         looked_at = 0
         while deadlines and (watermark is None or deadlines[0][0] < watermark):
             deadline, number, key = deadlines[0]
@@ -209,21 +210,10 @@ class ExpiringStateProcessor(EventStateProcessor):
                     self.touched[MAIN][key] = None
                 if self._on_evict is not None:
                     time = deadline if watermark is None else watermark
-                    results += self._results_of(self._on_evict, entry[_STATE], key, time)
-            if len(results) >= BATCH_SIZE:
-                yield results
-                results = []
+                    call = partial(self._on_evict, entry[_STATE], key, time)
+                    yield from self._last_words.of(call, key, time)
             if looked_at % SLICE == 0 and self.is_turn_over():
                 yield None
-        if results:
-            yield results
-
-    def _results_of(self, on_evict: OnEvict, state: Any, key: Any, time: int) -> list[Any]:
-        try:
-            return [(time, each) for each in last_words(self._kind, on_evict(state, key, time))]
-        except Exception as error:
-            self.reject(self._key_policy, key, error)
-            return []
 
     # --- Snapshots --------------------------------------------------------------------------
 
@@ -249,7 +239,7 @@ class ExpiringStateProcessor(EventStateProcessor):
         super().finish_snapshot_restore()
         if self._was_other and self._emitting is None:
             # What would be gone by now must not be there for the next event.
-            self._emitting = self._evict(self._time)
+            self._emitting = in_batches(self._evict(self._time))
         return self._emit()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
