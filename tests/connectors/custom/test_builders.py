@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 
-from jetlet import sinks, sources
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
 from jetlet.connectors.custom import builders
 from jetlet.connectors.custom.builders import TURN_NS
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
@@ -46,8 +47,63 @@ class TestBatchSource:
         assert max(sizes) > 100
         assert sizes.count(1) > 400
 
+    @pytest.mark.parametrize("blocking", [False, True])
+    def test_error_comes_behind_the_items_before_it(self, blocking):
+        def read(_):
+            yield 1
+            raise KeyError("broken")
+
+        reading = sources.batch("broken", read, blocking=blocking).read(None)
+        with pytest.raises(KeyError, match="broken"):
+            assert [next(reading) for _ in range(1000)] == [[1]]
+
+    def test_what_waits_for_its_items_holds_up_neither_snapshots_nor_the_end(self, tmp_path):
+        """It goes on where the snapshot was taken."""
+        goes_on, waits = threading.Event(), threading.Event()
+
+        def read(_):
+            for number in range(5):
+                if number == 3:
+                    waits.set()
+                    goes_on.wait(60)
+                yield number
+
+        def job(out):
+            p = Pipeline("waiting")
+            p.read_from(sources.batch("waits", read, blocking=True)).write_to(out)
+            return engine.submit(p, JobConfig(snapshot_dir=str(tmp_path)))
+
+        first, second = sinks.collect(), sinks.collect()
+        with EmbeddedEngine(workers=1) as engine:
+            running = job(first)
+            assert waits.wait(60)
+            running.suspend()  # takes a snapshot
+            running.cancel()
+            goes_on.set()
+            job(second).join(60)
+        assert first.items + second.items == [0, 1, 2, 3, 4]
+
+    def test_thread_that_waits_is_left_behind_and_ends_by_itself(self, caplog):
+        goes_on, waits, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def read(_):
+            try:
+                waits.set()
+                goes_on.wait(60)
+                yield 1
+            finally:
+                ended.set()
+
+        reading = sources.batch("waits", read, blocking=True).read(None)
+        assert not next(reading)
+        reading.close()
+        assert "waits: read_fn still waits for something" in caplog.text
+        goes_on.set()
+        assert ended.wait(60)
+
+    @pytest.mark.parametrize("blocking", [False, True])
     @pytest.mark.parametrize("batched", [False, True])
-    def test_generator_is_closed_when_reading_stops(self, batched):
+    def test_generator_is_closed_when_reading_stops(self, batched, blocking):
         events = []
 
         def read(_):
@@ -58,7 +114,7 @@ class TestBatchSource:
             finally:
                 events.append("close")
 
-        source = sources.batch("endless", read, batched=batched)
+        source = sources.batch("endless", read, batched=batched, blocking=blocking)
         reading = source.read(None)
         next(reading)
         assert events == ["open"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from itertools import count
 
 import cloudpickle
 import pytest
@@ -259,6 +260,27 @@ class TestFill:
         assert reader.poll(17) == []
         assert rooms == [17]
 
+    @pytest.mark.parametrize(
+        ("per_item", "per_call", "most"),
+        [(0, 0, 1024), (1_000_000, 0, 4), (0, 10_000_000, 1024), (10_000, 0, 64)],
+        ids=["fast", "slow items", "slow calls", "medium"],
+    )
+    def test_room_is_what_can_be_filled_in_a_turn(self, monkeypatch, per_item, per_call, most):
+        now = [0]
+        monkeypatch.setattr(stream_builder, "perf_counter_ns", lambda: now[0])
+        rooms = []
+
+        def fill(state, buffer):
+            rooms.append(buffer.room)
+            buffer.add_all(range(buffer.room))
+            now[0] += per_call + per_item * buffer.room
+
+        reader = open_reader(sources.stream("s", create=lambda _: None, fill=fill))
+        for _ in range(100):
+            reader.poll(1024)
+        assert rooms[0] == 32
+        assert most // 2 <= max(rooms[20:]) <= most
+
     def test_other_partitions_go_on_when_one_has_ended(self):
         def fill(state, buffer):
             buffer.add(state)
@@ -334,6 +356,19 @@ class TestFill:
 
 
 class TestGenerator:
+    def test_items_do_not_wait_for_others_that_are_slow(self, monkeypatch):
+        now = [0]
+        monkeypatch.setattr(stream_builder, "perf_counter_ns", lambda: now[0])
+
+        def generate(state):
+            for number in count():
+                now[0] += 1_000_000
+                yield number
+
+        reader = open_reader(sources.stream("s", create=lambda _: None, generator=generate))
+        assert [each.items for each in reader.poll(1024)] == [[0]]
+        assert [each.items for each in reader.poll(1024)] == [[1]]
+
     def test_must_be_one(self):
         reader = open_reader(sources.stream("s", create=lambda _: 1, generator=lambda _: [1, 2]))
         with pytest.raises(ProcessorContractError, match="generator returned"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from time import perf_counter_ns
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
+from jetlet.connectors.custom.apart import drawn_apart
 from jetlet.core.arguments import check_callable, check_count, check_functions, check_name
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
 from jetlet.pipeline.sink import Sink, SinkWriter
@@ -30,8 +33,8 @@ class BuiltBatchSource(BatchSource[T]):
     ``splits`` is a list of whatever ``read_fn`` understands, or a function from the number of
     readers to such a list; without it there is one split, ``None``. With ``batched=True`` the
     iterable gives lists of items. A generator is closed when reading stops, so it may hold a
-    connection in a ``with``. ``blocking=True`` gives each reader a thread of its own; say it when
-    ``read_fn`` waits for a network.
+    connection in a ``with``. ``blocking=True`` gives each reader threads of its own; say it when
+    ``read_fn`` waits for a network. Neither snapshots nor who cancels a job then wait for it.
     """
 
     @overload
@@ -93,6 +96,27 @@ class BuiltBatchSource(BatchSource[T]):
         return list(self._splits)
 
     def read(self, split: Any) -> Iterator[Sequence[T]]:
+        if self.is_blocking:
+            yield from self._read_apart(split)
+            return
+        with self._opened(split) as things:
+            if self._batched:
+                for batch in things:
+                    yield from _resized(batch)
+            else:
+                yield from _gathered(things)
+
+    def _read_apart(self, split: Any) -> Iterator[Sequence[T]]:
+        with closing(drawn_apart(self.name, partial(self._opened, split))) as drawn:
+            for things in drawn:
+                if not self._batched or not things:
+                    yield things
+                else:
+                    yield from chain.from_iterable(map(_resized, things))
+
+    @contextmanager
+    def _opened(self, split: Any) -> Generator[Iterator[Any]]:
+        """An iterator of what ``read_fn`` gives, which is closed in the end."""
         found = self._read_fn(split)
         if not isinstance(found, Iterable):
             raise ProcessorContractError(
@@ -101,11 +125,7 @@ class BuiltBatchSource(BatchSource[T]):
             )
         iterator = iter(found)
         try:
-            if self._batched:
-                for batch in iterator:
-                    yield from _resized(batch)
-            else:
-                yield from _gathered(iterator)
+            yield iterator
         finally:
             for opened in (iterator, found):
                 close = getattr(opened, "close", None)

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
+from time import perf_counter_ns
 from typing import Any, Final, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
+from jetlet.connectors.custom.builders import LOOK_AFTER, TURN_NS
 from jetlet.core.arguments import (
     check_callable,
     check_count,
@@ -32,6 +34,10 @@ CLOSE_TIMEOUT: Final = 0.05
 """Seconds that closing waits for one; it then ends by itself when it returns."""
 PAUSE: Final = 0.001
 """Seconds until a function that blocks, but came back with nothing, is called again."""
+FIRST_ROOM: Final = 32
+"""Items that a function is asked for at first: more if these come fast."""
+WAITING_TURN_NS: Final = 100_000_000
+"""What a call of a function that waits should take, if less would do."""
 MAX_WAITING: Final = 4096
 """Items that functions may be ahead of the polls."""
 
@@ -249,18 +255,36 @@ class _Partition:
         self._functions = functions
         self._state = functions.create(context)
         self._iterator: Iterator[Any] | None = None
+        self._room = FIRST_ROOM
+        self._before = 0
+        """How long the last call took that was too long, after which there was less room."""
         self.is_at_end = False
 
-    def read(self, limit: int, *, one_by_one: bool = False) -> StreamBuffer[Any]:
-        """What is new; from a generator that may block, one item at the most."""
+    def read(self, limit: int, *, may_wait: bool = False) -> StreamBuffer[Any]:
+        """What is new; from a generator that may wait, one item at the most."""
         functions = self._functions
-        buffer = StreamBuffer[Any](functions.name, functions.has_timestamps, limit)
+        has_fill = functions.fill is not None
+        room = min(limit, self._room) if has_fill else limit
+        buffer = StreamBuffer[Any](functions.name, functions.has_timestamps, room)
         if functions.fill is not None:
+            began = perf_counter_ns()
             functions.fill(self._state, buffer)
+            if len(buffer) >= room:
+                elapsed = perf_counter_ns() - began
+                self._adapt(room, elapsed, WAITING_TURN_NS if may_wait else TURN_NS)
         else:
-            self._draw(buffer, 1 if one_by_one else limit)
+            self._draw(buffer, 1 if may_wait else limit)
         self.is_at_end = buffer.is_closed
         return buffer
+
+    def _adapt(self, room: int, elapsed: int, turn: int) -> None:
+        """Have less room after a call that took too long, unless that does not make it shorter."""
+        if elapsed <= turn:
+            self._room, self._before = max(self._room, 2 * room), 0
+        elif not self._before or elapsed < self._before * 3 // 4:
+            self._room, self._before = max(1, room // 2), elapsed
+        else:  # it is the call that takes long, not the items
+            self._room, self._before = 4 * room, 0
 
     def _draw(self, buffer: StreamBuffer[Any], limit: int) -> None:
         iterator = self._iterator
@@ -274,21 +298,26 @@ class _Partition:
                 )
             self._iterator = iterator
         drawn = 0
+        look_at, turn_end = 1, perf_counter_ns() + TURN_NS
         for item in islice(iterator, limit):
             drawn += 1
             if item is None:
                 return
-            if not self._functions.has_timestamps:
+            if self._functions.has_timestamps:
+                try:
+                    item, timestamp = item
+                except (TypeError, ValueError):
+                    raise ProcessorContractError(
+                        f"{self._functions.name} was made with timestamps=True, and its generator "
+                        f"gave {shortened(item)}; yield (item, timestamp), or None for nothing"
+                    ) from None
+                buffer.add(item, timestamp)
+            else:
                 buffer.items.append(item)
-                continue
-            try:
-                item, timestamp = item
-            except (TypeError, ValueError):
-                raise ProcessorContractError(
-                    f"{self._functions.name} was made with timestamps=True, and its generator gave "
-                    f"{shortened(item)}; yield (item, timestamp), or None for nothing"
-                ) from None
-            buffer.add(item, timestamp)
+            if drawn == look_at:
+                if perf_counter_ns() >= turn_end:
+                    return
+                look_at += min(drawn, LOOK_AFTER)
         if drawn < limit:
             buffer.close()
 
@@ -489,7 +518,7 @@ class _WaitingReader(StreamReader[Any]):
     def _read_all(self, index: int, partition: _Partition) -> None:
         saves = self._functions.save is not None
         while not (partition.is_at_end or self._is_closed):
-            buffer = partition.read(MAX_WAITING, one_by_one=True)
+            buffer = partition.read(MAX_WAITING, may_wait=True)
             position = partition.save() if saves else None
             with self._changed:
                 if buffer.items or buffer.is_closed:

@@ -146,6 +146,9 @@ class ReadProcessor(Processor):
                 self._left[0].split, self._left[0].taken = batch.rest, 0
                 if self.context.clock.monotonic_ns() >= turn_end:
                     return None
+            elif not batch:
+                self.context.wake()  # nothing has come yet
+                return None
             elif self._skip < len(batch):
                 rest = batch
                 if self._skip:
