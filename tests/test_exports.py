@@ -46,7 +46,7 @@ PROMISED = {
     "jetlet.metrics": "MetricsServer",
     "jetlet.pipeline.sink": "ClientSink Sink TransactionalSink",
     "jetlet.sinks": "client collect csv json_lines kafka log logger noop parquet spark sql text",
-    "jetlet.sources": "batch csv items json_lines kafka log parquet spark spark_stream tail text",
+    "jetlet.sources": "batch csv items json_lines kafka log parquet spark spark_stream sql text",
     "jetlet.tasks": "AsyncStreamTask StreamTask TaskApplication checkpoints stores systems",
     "jetlet.testing": "VirtualClock assert_collected_eventually scripted_stream verify_processor",
     "jetlet.windows": "session sliding tumbling",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jetlet.connectors.log.connector import LogSource as log
     from jetlet.connectors.redis.source import RedisStreamSource as redis_stream
     from jetlet.connectors.socket_stream import SocketSource as socket
+    from jetlet.connectors.sql.source import SqlSource as sql
     from jetlet.spark.frames import FrameSource as spark
     from jetlet.spark.stream_frames import SparkStreamSource as spark_stream
 
@@ -49,6 +50,7 @@ _HOMES: Final = {
     "socket": "connectors.socket_stream:SocketSource",
     "spark": "spark.frames:FrameSource",
     "spark_stream": "spark.stream_frames:SparkStreamSource",
+    "sql": "connectors.sql.source:SqlSource",
     "stream": "connectors.custom.stream_builder:BuiltStreamSource",
     "tail": "connectors.files.tail:TailSource",
     "text": "connectors.files.text:TextSource",
@@ -67,6 +69,7 @@ __all__ = [
     "socket",
     "spark",
     "spark_stream",
+    "sql",
     "stream",
     "tail",
     "text",

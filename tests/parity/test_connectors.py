@@ -214,3 +214,26 @@ def test_word_count(engine, inputs, tmp_path):
     ]
     words = line.lower().replace(",", "").split()
     assert sorted(rows) == sorted({(w, str(200 * words.count(w))) for w in words})
+
+
+def test_queries_and_changes_by_key(engine, tmp_path):
+    import sqlite3
+
+    path = tmp_path / "people.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, n INTEGER)")
+        database.executemany("INSERT INTO people VALUES (?, 0)", [(n,) for n in range(2000)])
+        database.execute("CREATE TABLE copies (id INTEGER PRIMARY KEY, n INTEGER)")
+        database.executemany("INSERT INTO copies VALUES (?, 0)", [(n,) for n in range(500)])
+    database.close()
+    p = Pipeline("copies")
+    source = sources.sql(f"sqlite:///{path}", "SELECT * FROM people", split_by="id")
+    sink = sinks.sql(f"sqlite:///{path}", "copies", key="id", delete=lambda row: row["id"] % 2 == 1)
+    p.read_from(source).map(lambda row: {"id": row["id"], "n": 7}).write_to(sink)
+
+    engine.run(p)
+
+    database = sqlite3.connect(path)
+    rows = database.execute("SELECT * FROM copies ORDER BY id").fetchall()
+    database.close()
+    assert rows == [(n, 7) for n in range(0, 2000, 2)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jetlet import EmbeddedEngine, Pipeline, sinks, sources
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
 from jetlet.connectors.sql.database import SqlClient, SqlDatabase
 from jetlet.connectors.sql.transactions import KEPT_MARKS, MARKS
 from jetlet.errors import (
@@ -22,6 +22,7 @@ from jetlet.errors import (
     UnsupportedFeatureError,
 )
 from jetlet.pipeline.sink import TransactionId, WriterPlace
+from jetlet.testing import END, scripted_stream
 
 
 @dataclass
@@ -393,3 +394,81 @@ class TestTransactions:
         writer.commit(second)
         writer.close()
         assert database.rows() == [(1, None, 3)]
+
+
+class TestDeletes:
+    """Changes by key: rows are written, replaced and deleted in the order of the items."""
+
+    CHANGES = (
+        {"op": "c", "id": 1, "item": "tea"},
+        {"op": "c", "id": 2, "item": "cup"},
+        {"op": "d", "id": 1},
+        {"op": "u", "id": 2, "item": "pot"},
+        {"op": "d", "id": 3},
+        {"op": "c", "id": 1, "item": "milk"},
+        {"op": "c", "id": 4, "item": "jug"},
+        {"op": "d", "id": 4},
+    )
+    RESULT = [(1, "milk", None), (2, "pot", None)]
+
+    def sink(self, database):
+        return sinks.sql(database.url, "sales", key="id", delete=lambda change: change["op"] == "d")
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    def test_changes_are_applied_in_their_order(self, database, write_all, size):
+        changes = list(self.CHANGES)
+        parts = [changes[i : i + size] for i in range(0, len(changes), size)]
+        for part in parts:
+            write_all(self.sink(database), part)
+        assert database.rows() == self.RESULT
+        write_all(self.sink(database), changes)  # again does no harm
+        assert database.rows() == self.RESULT
+
+    def test_first_item_may_be_a_deletion(self, database, write_all):
+        write_all(self.sink(database), [{"op": "d", "id": 7}, {"op": "c", "id": 7, "n": 1}])
+        assert database.rows() == [(7, None, 1)]
+
+    def test_transaction_has_them_when_it_is_committed_and_once(self, database):
+        writer = transactional(self.sink(database))
+        one = prepared(writer, 1, list(self.CHANGES))
+        assert database.rows() == []
+        writer.commit(one)
+        assert database.rows() == self.RESULT
+        database.run("DELETE FROM sales")
+        writer.commit(one)  # done before
+        writer.close()
+        assert database.rows() == []
+
+    def test_keys_may_have_several_columns(self, database, write_all):
+        database.run("CREATE TABLE stock (shop INTEGER, item VARCHAR(9), PRIMARY KEY (shop, item))")
+        sink = sinks.sql(
+            database.url, "stock", key=["shop", "item"], delete=lambda row: row["gone"]
+        )
+        rows = [{"shop": n, "item": item, "gone": 0} for n in (1, 2) for item in "ab"]
+        write_all(sink, [*rows, {"shop": 1, "item": "b", "gone": 1}])
+        assert database.rows("stock") == [(1, "a"), (2, "a"), (2, "b")]
+
+    def test_deleting_needs_a_key(self, database):
+        with pytest.raises(InvalidArgumentError, match="key='id'"):
+            sinks.sql(database.url, "sales", delete=bool)
+        with pytest.raises(InvalidArgumentError, match="delete"):
+            sinks.sql(database.url, "sales", key="id", delete=True)
+
+    def test_stream_of_changes_is_applied_exactly_once(self, database, tmp_path):
+        changes = [{"op": "d" if n % 5 == 4 else "c", "id": n % 37, "n": n} for n in range(2000)]
+        expected = {}
+        for change in changes:
+            if change["op"] == "d":
+                expected.pop(change["id"], None)
+            else:
+                expected[change["id"]] = change["n"]
+        p = Pipeline("changes")
+        stream = p.read_from(scripted_stream([*changes, END])).without_timestamps()
+        stream.write_to(self.sink(database))
+        config = JobConfig(
+            processing_guarantee="exactly-once",
+            snapshot_interval=0.005,
+            snapshot_dir=str(tmp_path / "state"),
+        )
+        p.run(on="embedded", config=config, workers=1)
+        assert database.rows() == sorted((id, None, n) for id, n in expected.items())

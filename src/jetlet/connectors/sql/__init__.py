@@ -1,1 +1,1 @@
-"""SQL databases as sinks."""
+"""SQL databases as sources and sinks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jetlet.connectors.sql.database import SqlClient, SqlDatabase
@@ -25,6 +25,8 @@ class SqlSink(TransactionalSink[T]):
     With a ``key``, which must be the primary key or unique, a row that is there is replaced, so
     writing it again does no harm. Rows with equal keys keep their order if they come from one
     processor, as they do behind ``grouping_key``; otherwise write ``.rebalance(key_fn)`` before.
+    With ``delete``, a function of the item, the row with the key of an item for which it is true is
+    deleted instead: so a stream of changes is applied. Such items need only bring the key.
     Instead of a table there may be a ``statement`` with parameters:
     ``"UPDATE stock SET number = number - :sold WHERE id = :id"``.
 
@@ -45,11 +47,12 @@ class SqlSink(TransactionalSink[T]):
         statement: str | None = None,
         columns: Sequence[str] | None = None,
         key: str | Sequence[str] | None = None,
+        delete: Callable[[T], object] | None = None,
         settings: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
         self._database = SqlDatabase.of("sinks.sql", url, settings)
-        self._target = SqlTarget.of("sinks.sql", table, statement, columns, key)
+        self._target = SqlTarget.of("sinks.sql", table, statement, columns, key, delete)
         written = table or (statement or "").split(maxsplit=1)[0].lower()
         self.name = check_name("sinks.sql", name) or f"sql-sink({written})"
 

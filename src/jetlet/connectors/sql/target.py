@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from jetlet.connectors.rows import column_names
 from jetlet.connectors.sql.database import Row, SqlClient
-from jetlet.core.arguments import shortened
+from jetlet.core.arguments import check_functions, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class SqlTarget:
     columns: Names | None = None
     key: Names = ()
     """The columns that tell rows apart: a row that is there is replaced."""
+    delete: Callable[[Any], object] | None = None
+    """Says of an item whether the row with its key is to go."""
 
     @classmethod
     def of(
@@ -38,6 +41,7 @@ class SqlTarget:
         statement: Any,
         columns: Any,
         key: Any,
+        delete: Any = None,
     ) -> SqlTarget:
         """Check what a user wrote."""
         if (table is None) == (statement is None) or not isinstance(table or statement, str):
@@ -50,11 +54,16 @@ class SqlTarget:
             raise InvalidArgumentError(
                 f"{what}: columns=... and key=... are for tables: write them into the statement"
             )
+        check_functions(what, delete=delete)
+        if delete is not None and not keys:
+            raise InvalidArgumentError(
+                f"{what}: delete=... takes rows out by their key: write the table, and key='id'"
+            )
         if names is not None and (missing := set(keys) - set(names)):
             raise InvalidArgumentError(
                 f"{what}: the key {min(missing)!r} is not among columns={list(names)}"
             )
-        return cls(what, table, statement, names, keys)
+        return cls(what, table, statement, names, keys, delete)
 
     def reflected(self, connection: Connection) -> Table:
         """The table as the database has it; it must be there, with all that was named."""
@@ -118,6 +127,7 @@ class SqlRows:
         self._is_chosen = target.columns is not None
         self._converters: dict[type, Callable[[Any], Row]] = {}
         self._statements: dict[Names, Executable] = {}
+        self._delete: Executable | None = None
         if target.statement is not None:
             from sqlalchemy import text
 
@@ -129,25 +139,50 @@ class SqlRows:
         self._dialect = connection.dialect.name
         if self._target.table is not None:
             self._table = self._target.reflected(connection)
+            if self._target.delete is not None and not self.names:
+                # Items may bring their key alone, or what kind of change they are.
+                self.names = tuple(self._table.columns.keys())
+                self._is_chosen = True
         return False
 
     @property
     def is_open(self) -> bool:
         return bool(self._dialect)
 
-    def execute(self, connection: Connection, names: Names, rows: Sequence[Row]) -> None:
-        """Write rows of these columns, within :meth:`SqlClient.run`."""
+    def execute(
+        self, connection: Connection, names: Names, rows: Sequence[Row], *, deletes: bool = False
+    ) -> None:
+        """Write rows of these columns, or delete those with their keys; within an action of
+        :meth:`SqlClient.run`.
+        """
         if not self.is_open:
             self.open(connection)
+        if deletes:
+            key = self._target.key
+            places = [names.index(name) for name in key]
+            keys = [[row[place] for place in places] for row in rows]
+            SqlClient.execute(connection, self._deletion(), key, keys)
+            return
         SqlClient.execute(connection, self._statement(names), names, rows)
 
     def write(self, connection: Connection, batch: Sequence[Any]) -> bool:
         """Write items, within :meth:`SqlClient.run`."""
         if not self.is_open:
             self.open(connection)
-        rows = self.of(batch)
-        self.execute(connection, self.names, rows)
+        for deletes, items in self.runs(batch):
+            rows = self.of(items)
+            self.execute(connection, self.names, rows, deletes=deletes)
         return True
+
+    def runs(self, batch: Sequence[Any]) -> Iterable[tuple[bool, Sequence[Any]]]:
+        """Items that follow each other and are all to be written, or all to be deleted."""
+        delete = self._target.delete
+        if delete is None:
+            return [(False, batch)]
+        return [
+            (deletes, list(items))
+            for deletes, items in groupby(batch, lambda item: bool(delete(item)))
+        ]
 
     def of(self, batch: Sequence[Any]) -> list[Row]:
         """The rows of the items, in the order of ``names``."""
@@ -225,6 +260,16 @@ class SqlRows:
         if not key:
             return table.insert()
         return _upsert(self._target.what, self._dialect, table, key, names)
+
+    def _deletion(self) -> Executable:
+        from sqlalchemy import bindparam
+
+        if self._delete is None:
+            table = self._table
+            assert table is not None
+            wanted = [table.c[name] == bindparam(name) for name in self._target.key]
+            self._delete = table.delete().where(*wanted)
+        return self._delete
 
 
 def _upsert(what: str, dialect: str, table: Table, key: Names, names: Names) -> Executable:

@@ -28,6 +28,8 @@ MARKS: Final = "jetlet_transactions"
 KEPT_MARKS: Final = 100
 """More than there are snapshots that a job could be restored from."""
 
+DELETE: Final = "delete"
+
 
 @dataclass(frozen=True, slots=True)
 class SqlTransaction:
@@ -36,7 +38,8 @@ class SqlTransaction:
     id: TransactionId
     names: Names
     batches: tuple[bytes, ...]
-    """Lists of rows, each pickled when it came: a snapshot has to take them at one go."""
+    """Lists of rows, each pickled when it came: a snapshot has to take them at one go. Those to be
+    deleted come as a pair with :data:`DELETE`."""
 
 
 class SqlTransactionWriter(TransactionWriter[T]):
@@ -60,7 +63,10 @@ class SqlTransactionWriter(TransactionWriter[T]):
         rows = self._rows
         if not rows.is_open:
             self._client.run(rows.open)
-        self._batches.append(pickle.dumps(rows.of(batch), pickle.HIGHEST_PROTOCOL))
+        for deletes, items in rows.runs(batch):
+            found = rows.of(items)
+            entry = (DELETE, found) if deletes else found
+            self._batches.append(pickle.dumps(entry, pickle.HIGHEST_PROTOCOL))
 
     def prepare(self) -> SqlTransaction:
         assert self._id is not None
@@ -102,7 +108,9 @@ def commit_once(client: SqlClient, rows: SqlRows, prepared: SqlTransaction) -> N
 
 def _write(connection: Connection, rows: SqlRows, prepared: SqlTransaction) -> None:
     for batch in prepared.batches:
-        rows.execute(connection, prepared.names, pickle.loads(batch))
+        found = pickle.loads(batch)
+        deletes = isinstance(found, tuple)
+        rows.execute(connection, prepared.names, found[1] if deletes else found, deletes=deletes)
 
 
 # --- Marks ----------------------------------------------------------------------------------
