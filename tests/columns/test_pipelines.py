@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet import Pipeline, agg, col, it, lit, record, sinks, sources, when
+from jetlet import Pipeline, WindowResult, agg, col, it, lit, record, sinks, sources, when, windows
 from jetlet.errors import JobFailedError
 
 ROWS = [
@@ -179,3 +179,73 @@ def test_few_rows_take_the_path_of_items():
 def test_global_sum_is_that_of_the_items():
     of_list, of_table = both(lambda s: s.map(col("quantity")).aggregate(agg.summing()))
     assert of_list == of_table == [sum(row["quantity"] for row in ROWS)]
+
+
+EVENTS = [
+    {"at": i * 7 % 5000 + i // 3, "key": f"k{i % 11}", "value": i % 100, "x": i / 4}
+    for i in range(6000)
+]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        agg.counting(),
+        agg.all_of(agg.counting(), agg.summing(col("value"))),
+        agg.summing(col("value")),
+        agg.averaging(col("value")),
+        agg.all_of(agg.counting(), agg.summing(col("x")), agg.averaging(col("value"))),
+        agg.all_of(agg.counting(), agg.summing(col("value"))).without_deduct(),
+    ],
+)
+@pytest.mark.parametrize(
+    "window",
+    [
+        windows.tumbling(1000),
+        windows.sliding(1000, 100),
+        windows.sliding(1000, 300),
+        windows.sliding(100, 1000),
+    ],
+)
+def test_windows_of_a_table_are_those_of_the_list(operation, window):
+    def build(stage):
+        return (
+            stage.add_timestamps(col("at"), 0)
+            .grouping_key(col("key"))
+            .window(window)
+            .aggregate(operation)
+        )
+
+    of_list, of_table = both(build, EVENTS)
+
+    assert sorted(of_table) == sorted(of_list)
+    assert of_list
+    assert {type(result) for result in of_table} == {WindowResult}
+
+
+def test_steps_behind_a_window_are_done_over_its_columns():
+    def build(stage):
+        return (
+            stage.add_timestamps(col("at"), 0)
+            .filter(col("value") > 10)
+            .grouping_key(col("key"))
+            .window(windows.sliding(2000, 500))
+            .aggregate(agg.all_of(agg.counting(), agg.summing(col("value"))))
+            .filter(it.result[0] > 20)
+            .map(record(key=it.key, end=it.end, total=it.result[1]))
+        )
+
+    of_list, of_table = both(build, EVENTS)
+
+    assert sorted(map(repr, of_table)) == sorted(map(repr, of_list))
+    assert of_list
+
+
+def test_timestamps_that_are_none_are_refused_alike():
+    rows = [{"at": i if i != 500 else None} for i in range(1000)]
+    messages = []
+    for items in (rows, pa.Table.from_pylist(rows)):
+        with pytest.raises(JobFailedError) as caught:
+            rows_of(items, lambda s: s.add_timestamps(col("at"), 0).map(it))
+        messages.append(str(caught.value).split("\n")[0])
+    assert messages[0] == messages[1]

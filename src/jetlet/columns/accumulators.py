@@ -58,6 +58,34 @@ def accumulators(shape: Shape, columns: Iterator[Sequence[Any]]) -> list[Any]:
     return list(map(list, zip(*[accumulators(each, columns) for each in shape], strict=True)))
 
 
+def form_of(shape: Shape, kind: type[Any] = list) -> Form:
+    """The form of a table of accumulators; with ``tuple`` that of their results."""
+    if isinstance(shape, Part):
+        return VALUE
+    return Entry(tuple(form_of(each, kind) for each in shape), kind)
+
+
+def summed(left: Any, right: Any) -> Any:
+    """Two accumulators as one."""
+    if isinstance(left, list):
+        return [summed(*pair) for pair in zip(left, right, strict=True)]
+    return left + right
+
+
+def _bound_of(groups: pa.Table) -> int:
+    """What no sum of sums exceeds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bound = 0
+    for name in groups.schema.names:
+        column = groups[name]
+        if name.startswith("v") and pa.types.is_integer(column.type) and len(column):
+            least, most = pc.min_max(column).as_py().values()
+            bound = max(bound, max(abs(least), abs(most)) * len(column))
+    return bound
+
+
 def accumulator_of(shape: Shape, table: Table) -> Any:
     """The accumulator of all rows."""
     import pyarrow.compute as pc
@@ -134,7 +162,7 @@ class GroupedColumns:
 
     def __init__(self, key: Node, shape: Shape) -> None:
         self._key = key
-        self._shape = shape
+        self.shape = shape
         self._parts = list(parts_of(shape))
         self._values = Values(shape)
         self._key_form: Form = VALUE
@@ -150,11 +178,14 @@ class GroupedColumns:
         """How many groups there are, at the most."""
         return self._groups + self._rows
 
-    def add(self, table: Table) -> None:
-        """Add the rows of a table; raises if the items are to tell, and has taken none then."""
+    def add(self, table: Table, keys: Table | None = None) -> None:
+        """Add the rows of a table; raises if the items are to tell, and has taken none then.
+
+        ``keys`` are those of the rows, if they are other than what the key gives.
+        """
         import pyarrow as pa
 
-        keys = _decoded(evaluate(self._key, table))
+        keys = _decoded(evaluate(self._key, table) if keys is None else keys)
         if not _is_hashable(keys.form):
             raise LeaveToPython("keys that are none")
         for column in keys.columns.columns:
@@ -205,27 +236,47 @@ class GroupedColumns:
 
     def take(self, size: int) -> Iterator[list[tuple[Any, Any]]]:
         """All pairs of key and accumulator, some at a time; leaves none."""
+        groups = self.take_columns()
+        for start in range(0, len(groups) if groups is not None else 0, size):
+            assert groups is not None
+            yield self._entries(groups.slice(start, size))
+
+    def take_columns(self, upto: tuple[str, int] | None = None) -> pa.RecordBatch | None:
+        """All groups, or those whose key is not above a bound; leaves the others."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         self._group()
         if len(self._grouped) > 1:
             self._regroup()
-        grouped, self._grouped, self._groups = self._grouped, [], 0
-        self._values.bound = 0
-        self._schema = None
-        for groups in grouped:
-            for batch in groups.combine_chunks().to_batches(max_chunksize=size):
-                yield self._entries(batch)
+        if not self._grouped:
+            return None
+        groups, self._grouped, self._groups = self._grouped[0], [], 0
+        rest = groups[:0]
+        if upto is not None:
+            is_wanted = pc.less_equal(groups[upto[0]], upto[1])
+            groups, rest = groups.filter(is_wanted), groups.filter(pc.invert(is_wanted))
+        if len(rest):
+            self._grouped, self._groups = [rest], len(rest)
+        else:
+            self._schema = None
+        self._values.bound = _bound_of(rest)
+        batches = groups.combine_chunks().to_batches()
+        if len(batches) > 1:
+            return pa.concat_batches(batches)
+        return batches[0] if batches else None
 
-    def _entries(self, groups: pa.RecordBatch) -> list[tuple[Any, Any]]:
-        columns = {
-            name: values_of(column)
-            for name, column in zip(groups.schema.names, groups.columns, strict=True)
-        }
-        keys = self._key_form.items(
-            [columns[f"k{i}"] for i in range(self._key_form.width)], len(groups)
-        )
-        sums = iter(sorted((n for n in columns if n.startswith("v")), key=lambda n: int(n[1:])))
-        parts = [
-            columns["count_all"] if part.kind == "count" else columns[next(sums)]
+    def accumulator_columns(self, groups: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of groups that accumulators are made of, in their order."""
+        sums = iter(range(len(self._parts)))
+        return [
+            groups.column("count_all" if part.kind == "count" else f"v{next(sums)}")
             for part in self._parts
         ]
-        return list(zip(keys, accumulators(self._shape, iter(parts)), strict=True))
+
+    def _entries(self, groups: pa.RecordBatch) -> list[tuple[Any, Any]]:
+        width = self._key_form.width
+        columns = [values_of(groups.column(f"k{i}")) for i in range(width)]
+        keys = self._key_form.items(columns, len(groups))
+        parts = map(values_of, self.accumulator_columns(groups))
+        return list(zip(keys, accumulators(self.shape, parts), strict=True))

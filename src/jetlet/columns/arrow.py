@@ -235,7 +235,7 @@ def _field(value: Any, name: str) -> Any:
                 raise LeaveToPython(name)
             return _known(value.columns.column(form.names.index(name)))
         if isinstance(form, Entry) and name in getattr(form.kind, "_fields", ()):
-            return _element(value, form.kind._fields.index(name))  # type: ignore[attr-defined]
+            return _element(value, form.kind._fields.index(name))
     elif isinstance(value, pa.Array) and pa.types.is_struct(value.type):
         if value.type.get_field_index(name) >= 0:
             return _known(pc.struct_field(value, name))

@@ -60,7 +60,8 @@ class Entry:
     """An item is a tuple, or a named tuple of that ``kind``, of parts that have their own forms."""
 
     parts: tuple[Form, ...]
-    kind: type[tuple[Any, ...]] = tuple
+    kind: type[Any] = tuple
+    """May be ``list``, too, for accumulators."""
 
     @property
     def width(self) -> int:
@@ -83,6 +84,8 @@ class Entry:
             return [self.kind() for _ in range(rows)]
         if self.kind is tuple:
             return list(zip(*parts, strict=True))
+        if self.kind is list:
+            return list(map(list, zip(*parts, strict=True)))
         # What a named tuple's own constructor does, without its detour through Python.
         return list(map(tuple.__new__, repeat(self.kind, rows), zip(*parts, strict=True)))
 

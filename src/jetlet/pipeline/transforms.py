@@ -285,6 +285,14 @@ class WindowTransform(Transform):
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
         return list(enumerate(self.key_fns or ()))
 
+    def takes_columns(self, ordinal: int) -> bool:
+        return (
+            self.has_two_stages
+            and can_accumulate(self.operation.shape)
+            and self.key_fns is not None
+            and is_for_columns(self.key_fns[ordinal])
+        )
+
     def keeps_order(self, ordinal: int) -> bool:
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from jetlet.columns.function import column_function
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, from_
 from jetlet.core.processor import Processor
@@ -82,7 +83,11 @@ class DagBuilder:
 
     def by_key(self, node: Node, edge: Edge, key_fn: KeyFn, *, distributed: bool = True) -> None:
         """Equal keys to the same processor."""
-        edge.partitioned(_key(events.key_of(key_fn) if node.takes_events else key_fn))
+        applied = events.key_of(key_fn) if node.takes_events else None
+        # The item itself needs no function, unless it travels in an event.
+        edge.partitioned(
+            None if key_fn is whole_item and applied is None else column_function(key_fn, applied)
+        )
         if distributed:
             edge.distributed()
 
@@ -147,8 +152,3 @@ class DagBuilder:
             number += 1
             free = f"{name}-{number}"
         return free
-
-
-def _key(key_fn: KeyFn | None) -> KeyFn | None:
-    """The edge's form of a key function: ``None`` where the item itself is the key."""
-    return None if key_fn is whole_item else key_fn

@@ -335,7 +335,7 @@ class FusedProcessor(BatchProcessor):
         steps = [step for function in functions for step in function.steps]
         self._columns = ColumnSteps([(step.kind, step.fn) for step in steps])
         rest = steps[len(self._columns) :]
-        takes_events = functions[0].takes_events
+        self._takes_events = takes_events = functions[0].takes_events
         self._rest = (
             self._runs_of(fuse(rest, takes_events=takes_events)) if self._columns and rest else []
         )
@@ -347,7 +347,9 @@ class FusedProcessor(BatchProcessor):
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         runs = self._runs
         if batch.__class__ is Table and self._columns:
-            table = self._columns.apply(batch)
+            table = None
+            if (batch.times is not None) == self._takes_events:
+                table = self._columns.apply(batch)
             if table is not None:
                 batch, runs = table, self._rest
         if not runs:

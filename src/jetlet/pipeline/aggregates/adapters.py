@@ -216,6 +216,7 @@ def all_of(*operations: _Operation) -> _Operation:
         accumulate_batch=(accumulate_batch,),
         item_count=_count_of_one(operations),
         shape=shapes if len(shapes) == len(operations) else None,
+        has_plain_result=all(each.has_plain_result for each in operations),
     )
 
 

@@ -87,6 +87,8 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     shape: Shape | None = None
     """What an accumulator is made of, if it is sums and counts: then it can be worked out over
     columns."""
+    has_plain_result: bool = False
+    """True if the result is what the accumulator is, with tuples for lists."""
     name: str = "aggregate"
     made_of: tuple[str, ...] = ()
     """What, besides the name, says what an accumulator is: the definitions of the operations that
@@ -168,7 +170,12 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
         def finish_then(acc: A) -> S:
             return fn(finish(acc))
 
-        mapped = replace(self, export=cast(Any, export_then), finish=cast(Any, finish_then))
+        mapped = replace(
+            self,
+            export=cast(Any, export_then),
+            finish=cast(Any, finish_then),
+            has_plain_result=False,
+        )
         return cast("AggregateOperation[T_contra, A, S]", mapped)
 
     def without_deduct(self) -> AggregateOperation[T_contra, A, R_co]:

@@ -55,6 +55,7 @@ def counting() -> AggregateOperation[Any, int, int]:
         loop_bodies=(LoopBody(_zero, _write_count, _write_first_count),),
         item_count=whole_item,
         shape=Part("count"),
+        has_plain_result=True,
         name="counting",
     )
 
@@ -129,6 +130,7 @@ def summing(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, An
         accumulate_keyed=(_sum_keyed if fn is whole_item else accumulate_keyed,),
         loop_bodies=(LoopBody(_zero, write_add, write_first),),
         shape=Part("sum", fn),
+        has_plain_result=True,
         name="summing",
     )
 
@@ -153,7 +155,7 @@ def averaging(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, 
     """The arithmetic mean of ``fn(item)``; ``None`` if there are no items."""
     check_function(fn, "agg.averaging", "fn", "lambda item: item.amount")
     both = all_of(counting(), summing(fn))
-    return replace(both, export=_mean, finish=_mean, name="averaging")
+    return replace(both, export=_mean, finish=_mean, has_plain_result=False, name="averaging")
 
 
 def _mean(acc: list[Any]) -> Any:

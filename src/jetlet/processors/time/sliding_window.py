@@ -9,6 +9,9 @@ In two stages the first one passes on complete frames, as tables, and the second
 of them. A table goes to the second stage whole, if that is a single processor: then it is neither
 copied nor looked at. Otherwise it is divided among the processors.
 
+Events that come as columns, with a key and an operation that are for columns, are accumulated so,
+and windows of them are columns, too, as long as nothing else comes.
+
 What is done for a window takes longer the more keys there are. So all of it happens in slices, and
 when a turn's time is up the rest waits for the next one.
 """
@@ -18,18 +21,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from types import NoneType
 from typing import Any, Final
 
+from jetlet.columns.accumulators import can_accumulate
+from jetlet.columns.arrow import is_for_columns, tree_of
+from jetlet.columns.function import column_function
+from jetlet.columns.steps import Attempts
+from jetlet.columns.windows import ColumnFrames, ColumnWindows
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import Partitioner, PartitionId, stable_hash
 from jetlet.core.processor import ProcessorContext, different_state
+from jetlet.core.table import Table as Columns
 from jetlet.core.traits import Repeats
 from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.functions import entry_key
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
 from jetlet.processors.base import Output
@@ -44,6 +54,8 @@ KeyFn = Callable[[Any], Any]
 Table = dict[Any, Any]
 """Accumulators by key; without keys there is one, of the key ``None``."""
 
+ROWS_OUT: Final = 16 * 1024
+"""Results in a batch of columns at the most."""
 SLICE: Final = 1024
 """Keys between two looks at the clock."""
 PLAIN_TYPES: Final = frozenset({str, bytes, int, bool, NoneType})
@@ -57,7 +69,8 @@ class Frame:
     key: PartitionId
     """A key that says which processor the frame is for."""
     end: int
-    table: Table
+    table: Table | Columns
+    """Accumulators by key; those that were worked out over columns are a table of such pairs."""
 
 
 SLIDING: Final = "sliding"
@@ -133,6 +146,18 @@ class SlidingWindowProcessor(EventStateProcessor):
         """With ``deduct``: what the current window holds."""
         self._last: dict[Any, int] = {}
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
+        self._column_frames = self._new_column_frames()
+        """In a first stage: events that are columns."""
+        self._attempts = Attempts()
+        self._may_use_columns = (
+            takes_frames
+            and window.early_period is None
+            and (self._deducts or not self._slides)
+            and ColumnWindows.can_do(operation, slides=self._slides)
+        )
+        self._windows: ColumnWindows | None = None
+        """What is otherwise in the tables, as columns."""
+        self._emits_events = emits_events
         self._worked = 0
         """Keys since the last look at the clock."""
         self._next_early = 0
@@ -142,6 +167,16 @@ class SlidingWindowProcessor(EventStateProcessor):
         """True if the state to be restored is of a window with other frames."""
         self._later: list[tuple[int, Table]] = []
         """Frames that are saved while the processor goes on."""
+
+    def _new_column_frames(self) -> ColumnFrames | None:
+        window, shape, key_fns = self._window, self._operation.shape, self._key_fns
+        if not self._emits_frames or window.has_gaps or key_fns is None or len(key_fns) > 1:
+            return None
+        tree = tree_of(key_fns[0])
+        if tree is None or not is_for_columns(key_fns[0]) or not can_accumulate(shape):
+            return None
+        assert shape is not None
+        return ColumnFrames(tree, shape, window.frame)
 
     def _frame_loops(self) -> list[FrameLoop]:
         operation, window = self._operation, self._window
@@ -156,6 +191,9 @@ class SlidingWindowProcessor(EventStateProcessor):
             self._targets = context.member_count * self._target_parallelism
             if self._targets > 1 and self._emits_frames:
                 self._partitioner = Partitioner(None, context.partition_count)
+                self._row_partitioner = Partitioner(
+                    column_function(entry_key), context.partition_count
+                )
             # With several processors the edge before has done it for each item.
             self._checks_keys = context.local_parallelism == 1
         if self._window.early_period is not None:
@@ -171,6 +209,8 @@ class SlidingWindowProcessor(EventStateProcessor):
         if self._key_fns is None:
             self._add_unkeyed(ordinal, batch)
             return
+        if batch.__class__ is Columns and self._add_columns(batch):
+            return
         events = iter(batch)
         try:
             late = self._add_keyed[ordinal](self._frames, events, self._time)
@@ -180,6 +220,23 @@ class SlidingWindowProcessor(EventStateProcessor):
             raise ItemFailedError(item, self._step) from cause
         if late:
             self._drop_late(late)
+
+    def _add_columns(self, events: Columns) -> bool:
+        """Add events as columns; false if the items are to be added."""
+        columns = self._column_frames
+        if columns is None or self.touched is not None or events.times is None:
+            return False
+        if not self._attempts.begin(events):
+            return False
+        try:
+            late = columns.add(events, self._time)
+        except Exception:  # the items tell which of them it was
+            self._attempts.end(has_worked=False)
+            return False
+        self._attempts.end(has_worked=True)
+        if late:
+            self._drop_late(late.without_times().items())
+        return True
 
     def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
         length = self._window.frame
@@ -220,7 +277,12 @@ class SlidingWindowProcessor(EventStateProcessor):
                 return item
         return items[0]
 
-    def _add_frame(self, end: int, table: Table) -> None:
+    def _add_frame(self, end: int, table: Table | Columns) -> None:
+        if isinstance(table, Columns):
+            if self._add_column_frame(end, table):
+                return
+            table = dict(table.items())
+        self._leave_columns()
         if end <= self._time:
             # The windows it belongs to are gone. Its items are not to be had any more.
             count = self._operation.item_count
@@ -233,6 +295,27 @@ class SlidingWindowProcessor(EventStateProcessor):
         if mine is not table:
             self._combine(mine, table.items())
 
+    def _add_column_frame(self, end: int, table: Columns) -> bool:
+        if not self._may_use_columns or self.touched is not None or end <= self._time:
+            return False
+        if self._windows is None:
+            if self._frames or self._sliding:
+                return False
+            self._windows = ColumnWindows(self._operation, slides=self._slides)
+        try:
+            self._windows.add(end, table)
+        except Exception:  # tables of Python's can hold all that columns cannot
+            return False
+        return True
+
+    def _leave_columns(self) -> None:
+        """Make tables of what is in columns."""
+        windows, self._windows = self._windows, None
+        if windows is not None:
+            self._frames.update(windows.tables())
+            if self._deducts:
+                self._sliding.update(windows.sliding())
+
     # --- Emitting ---------------------------------------------------------------------------
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
@@ -240,8 +323,11 @@ class SlidingWindowProcessor(EventStateProcessor):
         return self._emit() and self.outbox.offer(watermark)
 
     def complete(self) -> bool:
-        if self._frames:
-            self._begin(max(self._frames) + self._window.size)
+        ends = [*self._frames, *(self._windows.frames if self._windows is not None else ())]
+        if self._column_frames is not None and self._column_frames.last_end is not None:
+            ends.append(self._column_frames.last_end)
+        if ends:
+            self._begin(max(ends) + self._window.size)
         return self._emit()
 
     def _begin(self, timestamp: int) -> None:
@@ -265,17 +351,36 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _frames_upto(self, upto: int) -> Output:
         yield from self._frames_out([end for end in self._frames if end <= upto])
+        yield from self._column_frames_out(upto)
         self._time = upto
+
+    def _column_frames_out(self, upto: int | None = None) -> Output:
+        if self._column_frames is None:
+            return
+        frames: list[Frame] = []
+        for end, table in self._column_frames.take(upto):
+            if self._partitioner is None:
+                frames.append(Frame(_ANYWHERE, end, table))
+                continue
+            # Who owns a partition depends on this remainder only.
+            owners = [p % self._targets for p in range(self._partitioner.partition_count)]
+            shares = self._row_partitioner.route(table, owners, self._targets)
+            for target, share in enumerate(shares):
+                if share:
+                    assert isinstance(share, Columns)
+                    frames.append(Frame(PartitionId(target), end, share))
+        if frames:
+            yield frames
 
     def _frames_out(self, ends: Sequence[int]) -> Output:
         if self._partitioner is not None:
             for end in sorted(ends):
                 yield from self._frame_in_parts(end, self._frames.pop(end), self._partitioner)
         elif ends:
-            frames = [Frame(_ANYWHERE, end, self._frames.pop(end)) for end in sorted(ends)]
-            for frame in frames:
-                self._check_keys(frame.table)
-            yield frames
+            tables = [(end, self._frames.pop(end)) for end in sorted(ends)]
+            for _, table in tables:
+                self._check_keys(table)
+            yield [Frame(_ANYWHERE, end, table) for end, table in tables]
 
     def _frame_in_parts(self, end: int, table: Table, partitioner: Partitioner) -> Output:
         entries = iter(table.items())
@@ -307,8 +412,8 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _windows_upto(self, upto: int) -> Output:
         """Batches of results, window after window."""
-        window, frames = self._window, self._frames
-        ends = sorted(frames)
+        window, columns = self._window, self._windows
+        ends = sorted(self._frames if columns is None else columns.frames)
         # Frames from `tail` on, up to `head`, are in the next window, and have been led in.
         tail, head = 0, bisect_right(ends, self._time)
         while True:
@@ -325,7 +430,10 @@ class SlidingWindowProcessor(EventStateProcessor):
             yield from self._window_out(end - window.size, end)
             left, tail = tail, bisect_right(ends, end - window.size + window.slide, tail, head)
             for gone in ends[left:tail]:
-                trailing = frames.pop(gone)
+                if columns is not None:
+                    columns.trail(gone)
+                    continue
+                trailing = self._frames.pop(gone)
                 if self.touched is not None:
                     self.touched.drop(gone)
                 if self._deducts:
@@ -338,12 +446,18 @@ class SlidingWindowProcessor(EventStateProcessor):
     def _lead_all(self, ends: Sequence[int]) -> Output:
         """Frames are complete, and come into windows."""
         for end in ends:
+            if self._windows is not None:
+                self._windows.lead(end)
+                continue
             self._check_keys(self._frames[end])
             if self._deducts:
                 yield from self._lead(end, self._frames[end])
 
     def _window_out(self, start: int, end: int) -> Output:
         """The results of one window."""
+        if self._windows is not None:
+            yield from self._columns_out(self._windows, start, end)
+            return
         if not self._slides:
             table = self._frames.get(end, {})
         elif self._deducts:
@@ -352,6 +466,16 @@ class SlidingWindowProcessor(EventStateProcessor):
             table = {}
             yield from self._combine_frames(table, start, end)
         yield from self._results_of(table, WindowResult, start, end, self._results)
+
+    def _columns_out(self, windows: ColumnWindows, start: int, end: int) -> Output:
+        results = windows.results(
+            WindowResult, start, end, time=end - 1 if self._emits_events else None
+        )
+        if results is not None:
+            for first in range(0, len(results), ROWS_OUT):
+                yield results[first : first + ROWS_OUT]
+            if self.is_turn_over():
+                yield None
 
     def _results_of(
         self, table: Table, kind: type, start: int, end: int, make: ResultLoop
@@ -439,9 +563,9 @@ class SlidingWindowProcessor(EventStateProcessor):
         # What is half emitted leaves before the barrier.
         if not self._emit():
             return False
-        if self._emits_frames and self._frames:
+        if self._emits_frames and (self._frames or self._column_frames):
             # So does all that a first stage has: the second one adds up parts of frames anyway.
-            self._emitting = self._frames_out(list(self._frames))
+            self._emitting = chain(self._frames_out(list(self._frames)), self._column_frames_out())
             if not self._emit():
                 return False
         if not self._saver.save(self.outbox, self._entries):
@@ -454,7 +578,8 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         """What has to be saved at once; the rest is put aside for later."""
-        for end, table in self._frames.items():
+        frames = self._frames if self._windows is None else dict(self._windows.tables())
+        for end, table in frames.items():
             if end <= self._time:
                 self._later.append((end, table))  # it does not change any more
             elif is_plain(table.values()):

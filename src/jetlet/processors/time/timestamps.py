@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jetlet.columns.arrow import LeaveToPython, evaluate, is_for_columns, plain_array, tree_of
+from jetlet.columns.steps import Attempts
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
+from jetlet.core.table import Table
 from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.pipeline.functions import plain_function
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy
@@ -57,6 +60,8 @@ class TimestampProcessor(BatchProcessor):
         super().__init__(data_ordinals)
         self._fn = plain_function(fn)
         self._times = timestamp_loop(fn)
+        self._tree = tree_of(fn) if is_for_columns(fn) else None
+        self._attempts = Attempts()
         self._time_policy = time_policy
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
@@ -80,6 +85,8 @@ class TimestampProcessor(BatchProcessor):
         times: list[int] = []
         if self._of_batch is not None:
             self.send_watermarks(self._of_batch.begin())
+        if batch.__class__ is Table and self._add_columns(batch):
+            return
         if self._policy.fails:
             it = iter(batch)
             try:
@@ -92,6 +99,21 @@ class TimestampProcessor(BatchProcessor):
         self.send(list(zip(times, batch, strict=True)))
         if times:
             self._observe(max(times))
+
+    def _add_columns(self, table: Table) -> bool:
+        """Give the rows of a table timestamps beside them; false if the items are to get theirs."""
+        if self._tree is None or not self._attempts.begin(table):
+            return False
+        try:
+            times = plain_array(evaluate(self._tree, table))
+            highest = _highest(times)
+        except Exception:  # the items tell which of them it was
+            self._attempts.end(has_worked=False)
+            return False
+        self._attempts.end(has_worked=True)
+        self.send(Table(table.columns, table.form, times.cast("int64")))
+        self._observe(highest)
+        return True
 
     def _observe(self, highest: int) -> None:
         """Events have been sent, of which this is the latest time."""
@@ -161,4 +183,17 @@ class StripProcessor(BatchProcessor):
     traits = STATELESS
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
-        self.send([event[1] for event in batch])
+        if isinstance(batch, Table) and batch.times is not None:
+            self.send(batch.without_times())
+        else:
+            self.send([event[1] for event in batch])
+
+
+def _highest(times: Any) -> int:
+    """The latest of the timestamps in a column; refuses what are none."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    if not types.is_integer(times.type) or times.null_count:
+        raise LeaveToPython("timestamps that are none")
+    return pc.max(times).as_py()  # type: ignore[no-any-return]

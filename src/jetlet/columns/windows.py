@@ -1,0 +1,294 @@
+"""Frames and windows over columns.
+
+A first stage has :class:`ColumnFrames`: rows with the end of the frame they are in, which are
+grouped by both and leave as a table of ``(key, accumulator)`` for each frame. A second one has
+:class:`ColumnWindows`: each key has a place in arrays of running sums; a window that slides adds
+the frame it comes to, and takes off the one it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jetlet.columns.accumulators import GroupedColumns, form_of, parts_of, summed
+from jetlet.columns.arrow import LeaveToPython, evaluate
+from jetlet.core.table import VALUE, Entry, Form, Table
+from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.aggregates.shape import Shape
+from jetlet.pipeline.expressions.nodes import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["ColumnFrames", "ColumnWindows", "Part"]
+
+LARGEST = 2**62
+FEWEST_PLACES = 1024
+"""Places of keys that are gone are not looked for among fewer."""
+
+
+class ColumnFrames:
+    """Events by key and frame, while they are columns."""
+
+    def __init__(self, key: Node, shape: Shape, slide: int) -> None:
+        self._key = key
+        self._slide = slide
+        self._groups = GroupedColumns(key, shape)
+        self.last_end: int | None = None
+        """When the last frame ends that has any events; ``None`` if none has."""
+
+    def __bool__(self) -> bool:
+        return self.last_end is not None
+
+    def add(self, table: Table, done_upto: int) -> Table:
+        """Add events; those that are late are returned. Raises if the items are to tell."""
+        import numpy as np
+        import pyarrow as pa
+
+        assert table.times is not None
+        times = table.times.to_numpy()
+        if len(times) and max(abs(int(times.min())), abs(int(times.max()))) >= LARGEST:
+            raise LeaveToPython("times")
+        ends = (np.floor_divide(times, self._slide) + 1) * self._slide
+        is_late = ends <= done_upto
+        late = table[:0]
+        if is_late.any():
+            late = table.filter(pa.array(is_late))
+            table = table.filter(pa.array(~is_late))
+            ends = ends[~is_late]
+        assert isinstance(late, Table)
+        if not len(table):
+            return late
+        keys = evaluate(self._key, table)
+        if keys.form != VALUE or not _is_stable(keys.array.type):
+            raise LeaveToPython("keys")
+        by_frame = Table.of_arrays([pa.array(ends), keys.array], Entry((VALUE, VALUE)))
+        self._groups.add(table, by_frame)
+        last = int(ends.max())
+        self.last_end = last if self.last_end is None else max(self.last_end, last)
+        return late
+
+    def take(self, upto: int | None = None) -> Iterator[tuple[int, Table]]:
+        """The frames that end up to a time, or all, each with a table of its entries."""
+        import numpy as np
+        import pyarrow as pa
+
+        if self.last_end is None:
+            return
+        groups = self._groups.take_columns(None if upto is None else ("k0", upto))
+        if upto is None or self.last_end <= upto:
+            self.last_end = None
+        if groups is None or not len(groups):
+            return
+        ends = groups.column("k0").to_numpy()
+        order = np.argsort(ends, kind="stable")
+        ends = ends[order]
+        groups = groups.take(pa.array(order))
+        starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
+        columns = self._groups.accumulator_columns(groups)
+        form = Entry((VALUE, form_of(self._groups.shape)))
+        rows = Table.of_arrays([groups.column("k1"), *columns], form)
+        for start, end in zip(starts, [*starts[1:], len(ends)], strict=True):
+            frame = rows[int(start) : int(end)]
+            assert isinstance(frame, Table)
+            yield int(ends[start]), frame
+
+
+def _is_stable(kind: pa.DataType) -> bool:
+    """Whether any value of the type can be routed, and is equal to itself and no other."""
+    from pyarrow import types
+
+    return bool(
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_boolean(kind)
+        or types.is_binary(kind)
+        or types.is_date32(kind)
+    )
+
+
+class Part:
+    """A part of a frame: which places its keys have, and what their accumulators are made of."""
+
+    __slots__ = ("numbers", "places")
+
+    def __init__(self, places: Numbers, numbers: list[Numbers]) -> None:
+        self.places = places
+        self.numbers = numbers
+
+
+class ColumnWindows:
+    """What a window holds, by key, as columns."""
+
+    def __init__(self, operation: AggregateOperation[Any, Any, Any], *, slides: bool) -> None:
+        shape = operation.shape
+        assert shape is not None
+        self._shape = shape
+        self._parts = list(parts_of(shape))
+        self._counts = next((i for i, p in enumerate(self._parts) if p.kind == "count"), None)
+        """Which of the numbers says how many items there are."""
+        self._slides = slides
+        self.frames: dict[int, list[Part]] = {}
+        """By end: those that are still to come in a window, and those in the current one."""
+        self._bounds: dict[int, int] = {}
+        """By frame: what no integer in it exceeds."""
+        self._keys: pa.Array | None = None
+        """The key of each place."""
+        self._sums: list[Numbers] = []
+        """With windows that slide: by place, what the current one holds."""
+
+    @staticmethod
+    def can_do(operation: AggregateOperation[Any, Any, Any], *, slides: bool) -> bool:
+        """True if windows of the operation can be worked out so."""
+        if operation.shape is None or not operation.has_plain_result:
+            return False
+        return not slides or any(part.kind == "count" for part in parts_of(operation.shape))
+
+    def add(self, end: int, frame: Table) -> None:
+        """Add a frame, or a part of one; raises if it cannot be columns, and is not taken then."""
+        keys, columns = frame.columns.column(0), frame.columns.columns[1:]
+        if self._keys is not None and keys.type != self._keys.type:
+            raise LeaveToPython("keys of another type")
+        numbers = [column.to_numpy() for column in columns]
+        if self._sums and [s.dtype for s in self._sums] != [n.dtype for n in numbers]:
+            raise LeaveToPython("numbers of another type")
+        bound = max(map(_largest, numbers))
+        if sum(self._bounds.values()) + bound >= LARGEST:
+            raise LeaveToPython("sums that may be too large for columns")
+        self._bounds[end] = self._bounds.get(end, 0) + bound
+        self.frames.setdefault(end, []).append(Part(self._places(keys, numbers), numbers))
+
+    def _places(self, keys: pa.Array, numbers: list[Numbers]) -> Numbers:
+        """The places of keys, of which those that are new get one."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._keys is None:
+            self._keys = keys[:0]
+            self._sums = [np.zeros(0, array.dtype) for array in numbers]
+        places = pc.index_in(keys, value_set=self._keys)
+        if places.null_count:
+            is_new = places.is_null()
+            first = len(self._keys)
+            self._keys = pa.concat_arrays([self._keys, keys.filter(is_new)])
+            new = is_new.to_numpy(zero_copy_only=False)
+            found = pc.fill_null(places, 0).to_numpy().astype(np.intp)
+            found[new] = np.arange(first, first + int(new.sum()))
+            grown = len(self._keys) - first
+            self._sums = [np.concatenate([s, np.zeros(grown, s.dtype)]) for s in self._sums]
+            return found  # type: ignore[no-any-return]
+        return places.to_numpy().astype(np.intp)  # type: ignore[no-any-return]
+
+    def lead(self, end: int) -> None:
+        """A frame is complete, and comes into windows."""
+        if not self._slides:
+            return
+        for part in self.frames[end]:
+            for sums, numbers in zip(self._sums, part.numbers, strict=True):
+                sums[part.places] += numbers
+
+    def trail(self, end: int) -> None:
+        """A frame is in no window any more."""
+        del self._bounds[end]
+        frame = self.frames.pop(end)
+        if not self._slides:
+            return
+        for part in frame:
+            for sums, numbers in zip(self._sums, part.numbers, strict=True):
+                sums[part.places] -= numbers
+        assert self._counts is not None
+        counts = self._sums[self._counts]
+        gone = counts == 0
+        for sums in self._sums:
+            sums[gone] = 0
+        if len(counts) > FEWEST_PLACES and 2 * int(gone.sum()) > len(counts):
+            self._compact()
+
+    def _compact(self) -> None:
+        """Give up the places of keys that are neither in the window nor in a frame."""
+        import numpy as np
+        import pyarrow as pa
+
+        assert self._keys is not None
+        assert self._counts is not None
+        is_used = self._sums[self._counts] > 0
+        for parts in self.frames.values():
+            for part in parts:
+                is_used[part.places] = True
+        moved = np.cumsum(is_used) - 1
+        for parts in self.frames.values():
+            for part in parts:
+                part.places = moved[part.places]
+        self._keys = self._keys.filter(pa.array(is_used))
+        self._sums = [sums[is_used] for sums in self._sums]
+
+    def results(self, kind: type, start: int, end: int, time: int | None) -> Table | None:
+        """The results of a window, with a timestamp if one is given; ``None`` if there are none."""
+        import numpy as np
+        import pyarrow as pa
+
+        if self._keys is None:
+            return None
+        frame = self.frames.get(end)
+        if self._slides:
+            assert self._counts is not None
+            places = np.flatnonzero(self._sums[self._counts])
+            numbers = [sums[places] for sums in self._sums]
+        elif not frame:
+            return None
+        elif len(frame) == 1:
+            places, numbers = frame[0].places, frame[0].numbers
+        else:
+            every = np.concatenate([part.places for part in frame])
+            places, inverse = np.unique(every, return_inverse=True)
+            numbers = []
+            for i in range(len(frame[0].numbers)):
+                values = np.concatenate([part.numbers[i] for part in frame])
+                total = np.zeros(len(places), values.dtype)
+                np.add.at(total, inverse, values)
+                numbers.append(total)
+        count = len(places)
+        if not count:
+            return None
+        bounds = [pa.array(np.full(count, bound, np.int64)) for bound in (start, end)]
+        arrays = [*bounds, self._keys.take(pa.array(places)), *map(pa.array, numbers)]
+        parts: tuple[Form, ...] = (VALUE, VALUE, VALUE, form_of(self._shape, tuple))
+        times = None if time is None else pa.array(np.full(count, time, np.int64))
+        return Table.of_arrays(arrays, Entry(parts, kind), times)
+
+    def tables(self) -> Iterator[tuple[int, dict[Any, Any]]]:
+        """The frames as tables of accumulators by key."""
+        for end, parts in self.frames.items():
+            table: dict[Any, Any] = {}
+            for part in parts:
+                for key, value in self._entries(part.places, part.numbers):
+                    table[key] = value if key not in table else summed(table[key], value)
+            yield end, table
+
+    def sliding(self) -> dict[Any, Any]:
+        """What the current window holds, as a table of accumulators by key."""
+        import numpy as np
+
+        if self._counts is None or self._keys is None:
+            return {}
+        places = np.flatnonzero(self._sums[self._counts])
+        return dict(self._entries(places, [sums[places] for sums in self._sums]))
+
+    def _entries(self, places: Numbers, numbers: list[Numbers]) -> list[tuple[Any, Any]]:
+        import pyarrow as pa
+
+        assert self._keys is not None
+        arrays = [self._keys.take(pa.array(places)), *map(pa.array, numbers)]
+        return Table.of_arrays(arrays, Entry((VALUE, form_of(self._shape)))).items()
+
+
+def _largest(numbers: Numbers) -> int:
+    """What no integer among the numbers exceeds, whatever its sign."""
+    if numbers.dtype.kind != "i" or not len(numbers):
+        return 0
+    return max(-int(numbers.min()), int(numbers.max()))
