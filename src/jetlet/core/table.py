@@ -23,7 +23,17 @@ from typing import TYPE_CHECKING, Any, overload
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["VALUE", "Entry", "Form", "Record", "Table", "TableFunction", "Value", "values_of"]
+__all__ = [
+    "VALUE",
+    "Entry",
+    "Form",
+    "Record",
+    "Table",
+    "TableFunction",
+    "Value",
+    "values_of",
+    "warm_up",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,13 @@ def _is_number(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     return bool(types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind))
+
+
+def warm_up() -> None:
+    """Load what the first column takes, here and now: with pandas installed that takes long."""
+    import pyarrow as pa
+
+    pa.array([0]).to_numpy()
 
 
 @lru_cache(maxsize=256)

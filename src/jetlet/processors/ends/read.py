@@ -11,6 +11,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.table import warm_up
 from jetlet.core.traits import Repeats, State, Traits
 from jetlet.core.vertex import SplitSupplier
 from jetlet.pipeline.errors import DeadLetter, Rejected
@@ -38,6 +39,8 @@ class ReadSupplier(SplitSupplier):
 
     def prepare(self, total_parallelism: int) -> None:
         self.splits = self.source.splits(total_parallelism)
+        if self._in_columns:
+            warm_up()
 
     def with_splits(self, splits: Sequence[Any]) -> ReadSupplier:
         twin = ReadSupplier(
