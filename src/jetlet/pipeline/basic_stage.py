@@ -19,6 +19,7 @@ from jetlet.pipeline.checks import (
     check_name,
     check_on_error,
     check_parallelism,
+    check_schema,
 )
 from jetlet.pipeline.expressions.data_types import DataType
 from jetlet.pipeline.expressions.schemas import TypeCheck, schema_type
@@ -31,10 +32,13 @@ from jetlet.pipeline.transforms import (
     RetryOn,
     ServiceTransform,
     StatelessTransform,
+    TableMapTransform,
     Transform,
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from jetlet.pipeline.pipeline import Pipeline
     from jetlet.pipeline.stage import Stage
 
@@ -377,6 +381,35 @@ class BasicStage(Generic[T]):
                 is_blocking=blocking,
                 service=service,
                 max_concurrency=max_concurrency,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+            )
+        )
+
+    def map_table(
+        self,
+        fn: Callable[[pa.Table], Any],
+        *,
+        schema: pa.Schema | None = None,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[dict[str, Any]]:
+        """Call ``fn`` with a batch as a ``pyarrow.Table`` and emit the rows that it returns, as
+        dicts.
+
+        It returns a table, too, or a data frame that can be exported to Arrow, such as one of
+        Polars. How many items come together is the engine's affair, so each row should depend on
+        its own item alone. Items that are dicts become rows by the ``schema``, or by what is in
+        the batch; batches that are stored as columns are handed over as they are.
+        """
+        check_function("map_table", fn, "a function of a pyarrow.Table", "lambda table: table")
+        check_schema("map_table", schema)
+        return self._add(
+            TableMapTransform(
+                name=name or "map-table",
+                fn=fn,
+                schema=schema,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

@@ -262,3 +262,12 @@ def co_arguments(
 
 def _name(fn: object) -> str:
     return getattr(fn, "__name__", None) or repr(fn)
+
+
+def check_schema(method: str, schema: object) -> None:
+    """Refuse what is not a schema of Arrow's."""
+    if schema is not None and type(schema).__module__.partition(".")[0] != "pyarrow":
+        raise InvalidArgumentError(
+            f"{method}(schema=...) takes a schema of Arrow's, not {schema!r}: write "
+            f'schema=pyarrow.schema([("name", pyarrow.string())])'
+        )

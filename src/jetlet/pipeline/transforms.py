@@ -413,6 +413,17 @@ class BatchedTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
+class TableMapTransform(Transform):
+    """A user function per batch, as a table of Arrow's."""
+
+    fn: Callable[[Any], Any]
+    schema: Any
+
+    def takes_columns(self, ordinal: int) -> bool:
+        return True
+
+
+@dataclass(eq=False, kw_only=True)
 class KeyedTransform(Transform):
     """What the transforms have in common that read by key, or without one by one processor."""
 

@@ -14,6 +14,7 @@ from jetlet.pipeline.transforms import (
     RebalanceTransform,
     SpoolTransform,
     StatelessTransform,
+    TableMapTransform,
 )
 from jetlet.planner import events
 from jetlet.planner.dag_builder import DagBuilder
@@ -24,6 +25,7 @@ from jetlet.processors.batched import BatchedProcessor, BatchedSupplier
 from jetlet.processors.coroutines.async_map import AsyncMapSupplier
 from jetlet.processors.fused import FusedProcessor, IdentityProcessor, Step, fuse
 from jetlet.processors.sorting.spool import SpoolProcessor
+from jetlet.processors.table_map import TableMapProcessor
 
 
 @lower.register
@@ -81,6 +83,23 @@ def _lower_batched(
         return
     options["blocking"] = transform.is_blocking
     dag.chain(node, partial(BatchedProcessor, fn, transform.max_batch, **options))
+
+
+@lower.register
+def _lower_table_map(
+    transform: TableMapTransform, node: Node, dag: DagBuilder, sides: SideOutputs
+) -> None:
+    dag.chain(
+        node,
+        partial(
+            TableMapProcessor,
+            transform.fn,
+            transform.schema,
+            policy=sides.policy,
+            takes_events=node.takes_events,
+            data_ordinals=sides.data,
+        ),
+    )
 
 
 @lower.register
