@@ -35,7 +35,10 @@ API = {
     "pipelines": (
         "Pipelines and stages",
         [*STAGES.values(), *("jetlet." + name for name in ("JoinClause", "DeadLetter"))],
-        ["jetlet.RawRecord", "jetlet.service", "jetlet.shared_service"],
+        [
+            *("jetlet.KeyedProcess", "jetlet.ProcessContext", "jetlet.Timer"),
+            *("jetlet.RawRecord", "jetlet.service", "jetlet.shared_service"),
+        ],
     ),
     "aggregates-and-windows": (
         "Aggregates and windows",

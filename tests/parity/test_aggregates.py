@@ -167,6 +167,28 @@ def test_results_of_no_items(engine):
     assert both.items == [(0, [])]
 
 
+def test_nothing_of_no_items_where_it_is_asked_for(engine):
+    p = Pipeline("nothing")
+    empty, few = p.read_from(sources.items([])), p.read_from(sources.items([4, 5]))
+    out = {name: sinks.collect(name=name) for name in ("two", "one", "both", "all", "some")}
+    one_stage = agg.of(create=int, accumulate=lambda acc, item: acc + item)
+    empty.aggregate(agg.counting(), emit_empty=False).write_to(out["two"])
+    empty.aggregate(one_stage, emit_empty=False).write_to(out["one"])
+    empty.aggregate2(agg.counting(), empty, agg.to_list(), emit_empty=False).write_to(out["both"])
+    few.aggregate(one_stage, emit_empty=False).write_to(out["all"])
+    empty.aggregate2(agg.counting(), few, agg.summing(), emit_empty=False).write_to(out["some"])
+
+    engine.run(p)
+
+    assert {name: sink.items for name, sink in out.items()} == {
+        "two": [],
+        "one": [],
+        "both": [],
+        "all": [9],
+        "some": [(0, 9)],
+    }
+
+
 def test_co_aggregation_of_two_three_and_more(engine):
     p = Pipeline("co-aggregation")
     a = p.read_from(sources.items(NUMBERS))

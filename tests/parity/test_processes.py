@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from jetlet import KeyedProcess, Pipeline, agg, sinks, sources, windows
-from jetlet.testing import END, Timed, scripted_stream
+from jetlet.testing import END, Timed, pause, scripted_stream
 
 EVENTS = [(n * 13 % 2000, (f"k{n % 7}", n)) for n in range(600)]
 STEP = 50
@@ -120,3 +120,33 @@ def test_a_process_of_functions_without_timestamps(engine):
     total = sum(range(602)) - sum(batch for _, batch in batches)
     assert 0 <= total <= 2 * 601
     assert [(each.item, each.error_type) for each in failed.items] == [(-1, "ZeroDivisionError")]
+
+
+def test_so_many_items_of_a_key_at_a_time(engine):
+    p, out, timed = Pipeline("batches"), sinks.collect(), sinks.collect(name="timed")
+    numbers = p.read_from(sources.items(range(100)))
+    numbers.grouping_key(lambda n: n % 3).batch_by_key(10, "1h").write_to(out)
+    events = numbers.add_timestamps(lambda n: n * 10).grouping_key(lambda n: n % 3)
+    counts = events.batch_by_key(10, local_parallelism=2).window(windows.tumbling(1000))
+    counts.aggregate(agg.counting()).write_to(timed)
+
+    engine.run(p)
+
+    sizes = Counter((key, len(batch)) for key, batch in out.items)
+    assert sizes == {(0, 10): 3, (1, 10): 3, (2, 10): 3, (0, 4): 1, (1, 3): 1, (2, 3): 1}
+    for key in range(3):
+        found = [n for name, batch in out.items if name == key for n in batch]
+        assert sorted(found) == list(range(key, 100, 3))
+    assert sum(window.result for window in timed.items) == 12
+
+
+def test_a_batch_of_a_stream_does_not_wait_for_ever(streaming_engine):
+    p, out = Pipeline("waiting"), sinks.collect()
+    script = [("a", 1), ("b", 2), ("a", 3), pause(100), ("a", 4), ("b", 5), ("b", 6), END]
+    stream = p.read_from(scripted_stream(script)).without_timestamps()
+    stream.grouping_key(key_of).batch_by_key(3, max_wait=1).write_to(out)
+    streaming_engine.run(p)
+    # On a busy machine it may take the timer so long that more has come.
+    found = sorted((n, key) for key, batch in out.items for _, n in batch)
+    assert found == [(1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "b"), (6, "b")]
+    assert all(len(batch) <= 3 for _, batch in out.items)

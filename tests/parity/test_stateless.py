@@ -236,3 +236,20 @@ def test_deep_runs_of_flat_maps_compile(engine, count):
     engine.run(p)
 
     assert bag(out.items) == bag([1, 2, 3])
+
+
+def test_a_sample_is_the_same_everywhere(engine):
+    p, out = Pipeline("sample"), {name: sinks.collect(name=name) for name in ("some", "key", "all")}
+    numbers = p.read_from(sources.items(range(5000)))
+    numbers.sample(0.2).write_to(out["some"])
+    numbers.sample(0.5, key=lambda n: n % 20, seed=7).write_to(out["key"])
+    numbers.sample(1).sample(0.0).merge(numbers.sample(1.0).take(3)).write_to(out["all"])
+
+    engine.run(p)
+
+    some, kept = set(out["some"].items), {n % 20 for n in out["key"].items}
+    assert 850 < len(some) == len(out["some"].items) < 1150
+    assert sorted(some)[:10] == [12, 13, 15, 17, 20, 23, 31, 35, 39, 41]
+    assert 4 < len(kept) < 16
+    assert sorted(out["key"].items) == [n for n in range(5000) if n % 20 in kept]
+    assert len(out["all"].items) == 3

@@ -154,6 +154,18 @@ class TestProcess:
             plain.upgrade(3, None)
 
 
+class TestBatchByKey:
+    def test_it_has_a_size_and_may_have_a_time(self, numbers):
+        keyed = numbers.grouping_key(abs)
+        process = keyed.batch_by_key(3, "2s")._transform.create()
+        assert (process.size, process.max_wait) == (3, 2000)
+        assert keyed.batch_by_key(3)._transform.create().max_wait is None
+        with pytest.raises(InvalidArgumentError, match="n must be a whole number from 1 on"):
+            keyed.batch_by_key(0)
+        with pytest.raises(InvalidArgumentError, match="max_wait is a duration"):
+            keyed.batch_by_key(3, 0.5)
+
+
 class TestIntervalJoin:
     def test_bounds_are_durations_on_either_side(self, keyed):
         late = sinks.collect()

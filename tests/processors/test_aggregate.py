@@ -360,3 +360,19 @@ def test_two_stages_give_what_one_gives(items, processors, batch):
     assert {k: (*r[:3], sorted(r[3])) for k, r in two} == {
         k: (len(xs), sum(xs), min(xs), sorted(xs)) for k, xs in groups.items()
     }
+
+
+@pytest.mark.parametrize("items", [[], [3, 4]])
+def test_of_no_items_nothing_is_emitted_where_it_is_asked_for(items):
+    options = {"emits_empty": False}
+    for is_final in (True, False):
+        verify_processor(
+            partial(AccumulateProcessor, agg.summing(), is_final=is_final, **options),
+            input=items,
+            expect_output=[7] if items else [],
+        )
+    verify_processor(
+        partial(CombineProcessor, agg.summing(), **options),
+        input=items,
+        expect_output=[7] if items else [],
+    )

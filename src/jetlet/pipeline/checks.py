@@ -214,6 +214,17 @@ def check_seconds(stage: str, name: str, value: object) -> None:
         )
 
 
+def check_sample(fraction: object, seed: object) -> None:
+    """Refuse what is no part of the items."""
+    is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    if not (is_number and 0 <= fraction <= 1):  # type: ignore[operator]
+        raise InvalidArgumentError(
+            f"sample: the fraction is a number from 0 to 1, such as 0.01, not {fraction!r}"
+        )
+    if not isinstance(seed, int):
+        raise InvalidArgumentError(f"sample: seed is a whole number, not {seed!r}")
+
+
 def check_operation(stage: str, operation: object, arity: int) -> AggregateOperation[Any, Any, Any]:
     """Refuse what is not an aggregate operation with so many inputs; return what is."""
     if not isinstance(operation, AggregateOperation):

@@ -8,8 +8,9 @@ by another name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from jetlet.core.partitioning import stable_hash
 from jetlet.pipeline.expressions.expression import (
     Expression,
     each_function,
@@ -19,7 +20,18 @@ from jetlet.pipeline.expressions.expression import (
 )
 from jetlet.pipeline.expressions.expression import it as whole_item
 
-__all__ = ["call_each", "entry_key", "entry_value", "plain_function", "whole_item"]
+__all__ = [
+    "HASHES",
+    "call_each",
+    "entry_key",
+    "entry_value",
+    "is_sampled",
+    "plain_function",
+    "whole_item",
+]
+
+HASHES = 1 << 32
+"""How many values a stable hash can have."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,3 +48,8 @@ def call_each(fn: Callable[[T], R], batch: Sequence[T]) -> list[R]:
     if len(results) < len(batch):
         raise StopIteration("raised by a function for one of the items")
     return results
+
+
+def is_sampled(key_fn: Callable[[Any], Any], seed: int, limit: int, item: Any) -> bool:
+    """Whether an item belongs to a sample of ``limit`` in ``HASHES``, going by its key."""
+    return stable_hash((seed, key_fn(item))) < limit

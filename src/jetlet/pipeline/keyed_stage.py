@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from jetlet.core.durations import Duration
+from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.checks import check_late, check_operation, check_timestamps, co_arguments
+from jetlet.pipeline.checks import (
+    check_count,
+    check_late,
+    check_operation,
+    check_timestamps,
+    co_arguments,
+)
 from jetlet.pipeline.join import interval_join_transform
+from jetlet.pipeline.key_batches import KeyBatches
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, keyed_process
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
@@ -216,6 +223,34 @@ class StageWithKey(Generic[T, K]):
                 local_parallelism=local_parallelism,
                 on_error=on_error,
                 **expiry.options(f"{kind}_stateful", self._stage),
+            )
+        )
+
+    def batch_by_key(
+        self,
+        n: int,
+        max_wait: Duration | None = None,
+        *,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+    ) -> Stage[tuple[K, list[T]]]:
+        """``(key, items)`` for each ``n`` items of a key, in the order in which they come.
+
+        A batch that is not full is emitted at the end of the input, and with ``max_wait`` so long
+        after its first item has come, by the clock. Nothing is late here: a batch has the time of
+        the item that makes it full, or of the latest one.
+        """
+        check_count("batch_by_key", "n", n)
+        if max_wait is not None:
+            max_wait = to_ms("batch_by_key: max_wait", max_wait, minimum=1)
+        batches = KeyBatches(n, max_wait)
+        return self._stage._add(
+            ProcessTransform(
+                name=name or "batch-by-key",
+                create=lambda: batches,
+                key_fn=self._key_fn,
+                takes_late=True,
+                local_parallelism=local_parallelism,
             )
         )
 

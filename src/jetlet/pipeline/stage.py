@@ -10,6 +10,7 @@ user code take ``on_error``: ``"fail"`` (the default), ``"skip"``, or a sink for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.durations import Duration, to_ms
@@ -24,11 +25,12 @@ from jetlet.pipeline.checks import (
     check_function,
     check_key_function,
     check_operation,
+    check_sample,
     check_single,
     co_arguments,
     without_parentheses,
 )
-from jetlet.pipeline.functions import whole_item
+from jetlet.pipeline.functions import HASHES, is_sampled, plain_function, whole_item
 from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.peek import PeekSink
@@ -308,6 +310,27 @@ class Stage(BasicStage[T]):
             )
         )
 
+    def sample(
+        self,
+        fraction: float,
+        *,
+        key: Callable[[T], Any] = whole_item,
+        seed: int = 0,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[T]:
+        """About that part of the items, such as ``0.01``; which ones, depends on ``key`` alone.
+
+        So it is the same in every run and on every engine, and equal keys are kept or dropped
+        together: ``sample(0.1, key=lambda e: e.user)`` has all events of a tenth of the users. With
+        another ``seed`` it is another sample. A key must be one that could be a grouping key.
+        """
+        check_sample(fraction, seed)
+        check_key_function("sample", key)
+        fn = partial(is_sampled, plain_function(key), seed, round(fraction * HASHES))
+        return self._stateless("filter", fn, name or "sample", local_parallelism, on_error)
+
     def take(
         self, n: int, *, name: str | None = None, local_parallelism: int | None = None
     ) -> Stage[T]:
@@ -364,44 +387,55 @@ class Stage(BasicStage[T]):
         self,
         operation: AggregateOperation[T, Any, R],
         *,
+        emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> Stage[R]:
-        """One result over all items."""
+        """One result over all items: also if there are none, unless ``emit_empty`` is false."""
         check_operation("aggregate", operation, 1)
-        return self._co_aggregate((), operation, name, local_parallelism)
+        return self._co_aggregate((), operation, emit_empty, name, local_parallelism)
 
     def aggregate2(
-        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+        self,
+        *arguments: Any,
+        emit_empty: bool = True,
+        name: str | None = None,
+        local_parallelism: int | None = None,
     ) -> Stage[Any]:
         """One result over the items of two stages: ``a.aggregate2(op_a, b, op_b)``, or
         ``a.aggregate2(b, operation)`` with an operation of two inputs.
         """
         others, operation = co_arguments("aggregate2", arguments, 2)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
 
     def aggregate3(
-        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+        self,
+        *arguments: Any,
+        emit_empty: bool = True,
+        name: str | None = None,
+        local_parallelism: int | None = None,
     ) -> Stage[Any]:
         """Like :meth:`aggregate2` with two more stages."""
         others, operation = co_arguments("aggregate3", arguments, 3)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
 
     def co_aggregate(
         self,
         *others: Stage[Any],
         operation: AggregateOperation[Any, Any, R],
+        emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> Stage[R]:
         """One result over any number of stages; ``operation`` has an input for each."""
         check_operation("co_aggregate", operation, len(others) + 1)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
 
     def _co_aggregate(
         self,
         others: Sequence[Any],
         operation: AggregateOperation[Any, Any, Any],
+        emit_empty: bool,
         name: str | None,
         local_parallelism: int | None,
     ) -> Stage[Any]:
@@ -412,6 +446,7 @@ class Stage(BasicStage[T]):
                 inputs=[self._transform, *inputs],
                 operation=operation,
                 key_fns=None,
+                emits_empty=emit_empty,
                 local_parallelism=local_parallelism,
             )
         )

@@ -463,6 +463,8 @@ class ProcessTransform(KeyedTransform):
 
     key_fn: KeyFn
     create: Callable[[], KeyedProcess[Any, Any, Any]]
+    takes_late: bool = False
+    """Nothing comes too late."""
 
     watermark_step = TIMER_STEP
 
@@ -655,6 +657,8 @@ class AggregateTransform(Transform):
 
     operation: AggregateOperation[Any, Any, Any]
     key_fns: Sequence[KeyFn] | None
+    emits_empty: bool = True
+    """Without a key, there is a result also of no items."""
 
     has_timestamps = False
 

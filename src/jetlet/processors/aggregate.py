@@ -270,12 +270,23 @@ class CombineByKeyProcessor(KeyedProcessor):
 
 
 class AccumulateProcessor(BatchProcessor):
-    """Collects all items; emits one result, or with ``is_final=False`` one accumulator."""
+    """Collects all items; emits one result, or with ``is_final=False`` one accumulator.
+
+    Of no items, too, unless ``emits_empty`` is false.
+    """
 
     traits = Traits(state=State.SAVED, repeats=Repeats.BOTH, needs_index=False)
 
-    def __init__(self, operation: Operation, *, is_final: bool, step: str = "aggregate") -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        is_final: bool,
+        emits_empty: bool = True,
+        step: str = "aggregate",
+    ) -> None:
         super().__init__()
+        self._has_result = emits_empty
         self._operation = operation
         self._step = step
         self._accumulate = [operation.batch_accumulator(i) for i in range(operation.arity)]
@@ -302,6 +313,7 @@ class AccumulateProcessor(BatchProcessor):
         return True
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        self._has_result = True
         if batch.__class__ is Table and self._add_columns(batch):
             return
         try:
@@ -324,11 +336,13 @@ class AccumulateProcessor(BatchProcessor):
     def complete(self) -> bool:
         if not self._is_emitted:
             self._is_emitted = True
-            self.send([self._finish(self._value)])
+            if self._has_result:
+                self.send([self._finish(self._value)])
         return self.flush()
 
     def save_to_snapshot(self) -> bool:
-        return self.outbox.offer_to_snapshot(BroadcastKey(self.context.global_index), self._value)
+        key = BroadcastKey(self.context.global_index)
+        return not self._has_result or self.outbox.offer_to_snapshot(key, self._value)
 
     def state_definition(self) -> Mapping[str, Any]:
         return {"aggregate": self._operation.definition}
@@ -337,17 +351,21 @@ class AccumulateProcessor(BatchProcessor):
         context, combine = self.context, self._operation.combine
         for key, value in inbox:
             if key.key % context.total_parallelism == context.global_index:
+                self._has_result = True
                 self._value = value if combine is None else combine(self._value, value)
 
 
 class CombineProcessor(AccumulateProcessor):
     """Merges accumulators into one result."""
 
-    def __init__(self, operation: Operation, *, step: str = "aggregate") -> None:
-        super().__init__(operation, is_final=True, step=step)
+    def __init__(
+        self, operation: Operation, *, emits_empty: bool = True, step: str = "aggregate"
+    ) -> None:
+        super().__init__(operation, is_final=True, emits_empty=emits_empty, step=step)
         assert operation.combine is not None
         self._combine = operation.combine
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        self._has_result = True
         for accumulator in batch:
             self._value = self._combine(self._value, accumulator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 
 import cloudpickle
@@ -16,6 +15,7 @@ from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError, ItemFailedError, UnstableKeyError
 from jetlet.pipeline.errors import DeadLetter
+from jetlet.pipeline.key_batches import KeyBatches
 from jetlet.processors.base import TURN_NS, ErrorPolicy
 from jetlet.processors.time.keyed_process import KeyedProcessProcessor
 from jetlet.testing import ManualClock, verify_processor
@@ -332,6 +332,43 @@ def test_a_timer_can_change_from_one_kind_of_time_to_the_other():
     assert engine.emitted() == [(100, ("a", "t", True, 0))]
 
 
+def test_a_batch_is_full_or_has_waited():
+    make = processor(partial(KeyBatches, 3, 50), ITEMS)
+    items = [("a", 1), ("b", 2), ("a", 3), ("a", 4), ("a", 5)]
+    verify_processor(
+        make,
+        input=items,
+        expect_output=[("a", [items[0], *items[2:4]]), ("b", [items[1]]), ("a", [items[4]])],
+        order_matters=False,
+        context=ProcessorContext(clock=ManualClock()),
+    )
+    engine = Engine(make())
+    engine.take(*items[:2])
+    engine.clock.advance(ms=49)
+    engine.call("try_process")
+    engine.take(*items[2:])
+    assert engine.emitted() == [("a", [items[0], *items[2:4]])]
+    engine.clock.advance(ms=1)
+    engine.call("try_process")
+    assert engine.emitted() == [("b", [items[1]])]
+    engine.clock.advance(ms=49)
+    engine.call("try_process")
+    assert engine.emitted() == [("a", [items[4]])]
+
+
+def test_one_that_takes_late_events_has_them_at_their_time():
+    verify_processor(
+        processor(partial(KeyBatches, 2, None), takes_late=True),
+        input=[(5, "a1"), Watermark(7), (6, "a2"), (6, "b1"), Watermark(9), (1, "b2")],
+        expect_output=[
+            Watermark(7),
+            (6, ("a", ["a1", "a2"])),
+            Watermark(9),
+            (1, ("b", ["b1", "b2"])),
+        ],
+    )
+
+
 # --- Turns and size ---------------------------------------------------------------------------
 
 
@@ -422,11 +459,6 @@ def test_dead_letters_leave_by_their_edge_and_what_was_emitted_stands():
 
 
 def test_late_events_are_counted_and_leave_over_their_own_edge():
-    counts = defaultdict(int)
-
-    def count(name, amount):
-        counts[name] += amount
-
     verify_processor(
         processor(Silence, late_ordinal=1, data_ordinals=(0,)),
         input=[(5, "a1"), Watermark(7), (6, "b1"), (7, "c1")],
@@ -434,10 +466,12 @@ def test_late_events_are_counted_and_leave_over_their_own_edge():
             [Watermark(7), (15, ("a", "silence", 15, 1)), (17, ("c", "silence", 17, 1))],
             [Watermark(7), "b1"],
         ],
-        context=ProcessorContext(count=count),
-        snapshots=False,
     )
-    assert counts["late_events"] == 4  # one in each of the four runs
+    counts = []
+    engine = Engine(processor(Silence)(), count=lambda *args: counts.append(args))
+    engine.call("try_process_watermark", Watermark(7))
+    engine.take((6, "b1"), (7, "c1"), (5, "d1"))
+    assert counts == [("late_events", 2)]
 
 
 @pytest.mark.parametrize(

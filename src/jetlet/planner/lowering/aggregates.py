@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
@@ -29,8 +30,9 @@ def _lower_aggregate(
     first: Supplier
     second: Supplier
     if key_fns is None:
-        first = partial(AccumulateProcessor, operation, is_final=not is_two_stage, step=step)
-        second = partial(CombineProcessor, operation, step=step)
+        options: dict[str, Any] = {"emits_empty": transform.emits_empty, "step": step}
+        first = partial(AccumulateProcessor, operation, is_final=not is_two_stage, **options)
+        second = partial(CombineProcessor, operation, **options)
     else:
         first = partial(
             AccumulateByKeyProcessor, key_fns, operation, is_final=not is_two_stage, step=step

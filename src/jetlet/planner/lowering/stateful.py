@@ -65,6 +65,7 @@ def _lower_process(
         KeyedProcessProcessor,
         transform.create,
         transform.key_fn,
+        takes_late=transform.takes_late,
         late_ordinal=sides.late,
         policy=sides.policy,
         data_ordinals=sides.data,

@@ -22,6 +22,7 @@ from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.processor import ProcessorContext
 from jetlet.core.traits import Repeats
 from jetlet.errors import InvalidArgumentError, ItemFailedError
+from jetlet.pipeline.functions import plain_function
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
@@ -51,7 +52,8 @@ class KeyedProcessProcessor(EventStateProcessor):
     If the policy says that the items are events, so is what is emitted: at the time of the item or
     of the timer. What a timer in processing time emits has the time of the latest item of its key,
     or of the watermark if that is later. A late event is counted, and leaves over the edge
-    ``late_ordinal`` if there is one. Without events there are only timers in processing time.
+    ``late_ordinal`` if there is one, unless the process ``takes_late`` ones. Without events there
+    are only timers in processing time.
     """
 
     traits = replace(EventStateProcessor.traits, repeats=Repeats.NO)
@@ -62,6 +64,7 @@ class KeyedProcessProcessor(EventStateProcessor):
         create: Callable[[], KeyedProcess[Any, Any, Any]],
         key_fn: Callable[[Any], Any],
         *,
+        takes_late: bool = False,
         late_ordinal: int | None = None,
         policy: ErrorPolicy,
         data_ordinals: Ordinals = None,
@@ -69,7 +72,8 @@ class KeyedProcessProcessor(EventStateProcessor):
         super().__init__(data_ordinals, late_ordinal)
         self._process = create()
         self.schema_version = self._process.schema_version
-        self._key_fn = key_fn
+        self._key_fn = plain_function(key_fn)
+        self._takes_late = takes_late
         self._policy = policy
         self._key_policy = replace(policy, takes_events=False)
         self._entries: dict[Any, Entry] = {}
@@ -141,7 +145,7 @@ class KeyedProcessProcessor(EventStateProcessor):
         """Call the process for each item, except for those that are late."""
         call, process, key_fn = self._call, self._process, self._key_fn
         takes_events, fails = self.takes_events, self._policy.fails
-        watermark = self._time if takes_events else MIN_TIMESTAMP
+        watermark = self._time if takes_events and not self._takes_late else MIN_TIMESTAMP
         touched = None if self.touched is None else self.touched[MAIN]
         get = self._entries.get
         late: list[Any] = []
