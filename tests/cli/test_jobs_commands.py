@@ -364,6 +364,19 @@ def test_a_job_that_is_busy_with_requests_is_not_taken_for_dead(project, monkeyp
             caller.close()
 
 
+@pytest.mark.cluster
+def test_a_job_gets_other_members(jobs):
+    process = start(jobs, "clicks", *EXACTLY, "--members", "2")
+    jobs.clicks.append(list(range(50)))
+    eventually(lambda: counted(jobs) == expected(50), process)
+    assert "clicks goes on with 3 members, at snapshot" in ok(jobs, "rescale", "clicks", "3")
+    jobs.clicks.append(list(range(50, 100)))
+    eventually(lambda: counted(jobs) == expected(100), process)
+    assert "write the job and a number of members" in refused(jobs, "rescale", "clicks", "many")
+    ok(jobs, "cancel", "clicks")
+    assert process.wait(PROMPT) == 130
+
+
 def test_a_terminal_that_goes_away_ends_the_job_and_leaves_nothing(jobs):
     process = start(jobs, "clicks", *EXACTLY)
     # The shell tells of it, and so does the system.

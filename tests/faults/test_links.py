@@ -17,7 +17,7 @@ from jetlet.execution.tuning import Tuning
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.attempt import MembersAttempt
 from jetlet.jobs.members.launcher import ProcessLauncher
-from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.layout import Layout, LocalPlaces
 from jetlet.jobs.members.runner import MembersRunner
 from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 from jetlet.sinks import client
@@ -147,7 +147,7 @@ def run_spoiled(monkeypatch):
                 proxies[0].is_spoiling.set()
 
         dag = endless(sink)
-        layout = Layout(dag, 1, lambda: 2)
+        layout = Layout(dag, 1, LocalPlaces(2))
         runner = MembersRunner(layout, ProcessLauncher, tuning=Tuning(1), use_tcp=True)
         job = Job(dag, JobConfig(link_timeout=TIMEOUT), runner)
         with caplog.at_level(logging.INFO):

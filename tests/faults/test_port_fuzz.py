@@ -23,7 +23,7 @@ from jetlet.execution.tuning import Tuning
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.jobs.members.launcher import ProcessLauncher
-from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.layout import Layout, LocalPlaces
 from jetlet.jobs.members.runner import MembersRunner
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
 from jetlet.network.hub import Hub
@@ -183,7 +183,7 @@ def test_job_starts_while_a_stranger_is_at_the_coordinators_door():
     dag = DAG("visited")
     dag.new_vertex("v", Nothing)
     launcher = LateLauncher()
-    layout = Layout(dag, 1, lambda: 2)
+    layout = Layout(dag, 1, LocalPlaces(2))
     runner = MembersRunner(layout, lambda: launcher, tuning=Tuning(1), use_tcp=True)
     job = Job(dag, JobConfig(), runner)
     job.start()

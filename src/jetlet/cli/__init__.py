@@ -38,6 +38,7 @@ class _Commands(click.Group):
         "suspend": (JOBS, "Stop a job with a snapshot, until it is resumed."),
         "resume": (JOBS, "Let a suspended job go on from its last snapshot."),
         "restart": (JOBS, "Stop a job with a snapshot and start it again from there."),
+        "rescale": (JOBS, "Let a job go on with another number of members."),
         "cancel": (JOBS, "End a job."),
         "drain": (JOBS, "Let a job of tasks finish what it has read, and end."),
         "snapshot": (JOBS, "Save the state of a job under a name, while it goes on."),

@@ -180,6 +180,7 @@ class _Commands:
             "suspend": lambda request: job.suspend(),
             "resume": lambda request: job.resume(),
             "restart": lambda request: job.restart(),
+            "rescale": lambda request: job.rescale(_members_in(request)),
             "cancel": self._cancel,
             "drain": lambda request: job.drain(),
             "export": lambda request: job.export_snapshot(_name_in(request)),
@@ -247,6 +248,13 @@ def _name_in(request: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or not name:
         raise ValueError('write the name of the snapshot: "name": "before-upgrade"')
     return name
+
+
+def _members_in(request: Mapping[str, Any]) -> int:
+    members = request.get("members")
+    if not (isinstance(members, int) and members > 0):
+        raise ValueError('write the number of members: "members": 4')
+    return members
 
 
 def _directory(job_name: str, snapshot_dir: str | None) -> Path:

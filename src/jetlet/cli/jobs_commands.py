@@ -108,6 +108,28 @@ def restart(job: str | None) -> None:
 
 
 @click.command()
+@click.argument("words", nargs=-1, metavar="[JOB] N")
+def rescale(words: tuple[str, ...]) -> None:
+    """Let a job go on with another number of members.
+
+    It stops with a snapshot and starts again from there. On Spark there have to be slots for so
+    many.
+
+    JOB is the name of a job, or the number of its process; it can be left out if there is only one.
+
+    \b
+    Example:
+      jetlet rescale clicks 4
+    """  # noqa: D301
+    if len(words) not in (1, 2) or not words[-1].isdigit() or not int(words[-1]):
+        raise click.UsageError("write the job and a number of members: jetlet rescale clicks 4")
+    *job, members = words
+    found = find_job(job[0] if job else None, "rescale")
+    answer = found.ask("rescale", members=int(members))
+    click.echo(f"{answer['job']} goes on with {members} members{_at_snapshot(answer)}", err=True)
+
+
+@click.command()
 @click.argument("job", required=False)
 @click.option(
     "--snapshot",

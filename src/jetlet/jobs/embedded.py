@@ -19,7 +19,7 @@ from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.engine import EngineJobs, Plannable, dag_of
 from jetlet.jobs.job import Job, JobRunner, RunOf, Terminated
-from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.layout import Layout, LocalPlaces
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class EmbeddedEngine:
         parallelism = config.default_parallelism or self.default_parallelism
         dag = dag_of(what, parallelism)
         config.check_directory(dag)
-        layout = Layout(dag, parallelism, lambda: self._members)
+        layout = Layout(dag, parallelism, LocalPlaces(self._members))
         snapshots = self._snapshots(layout, config) if config.snapshot_dir is not None else None
         runner: JobRunner[JobSnapshots]
         if self._members == 1:

@@ -406,6 +406,17 @@ class Job:
         """Stop with a snapshot and start again from there; waits until it has stopped."""
         self._lifecycle.stop("restart", waits=self._may_wait())
 
+    def rescale(self, members: int) -> None:
+        """Go on with another number of members: stops with a snapshot and starts from there.
+
+        Returns when it has stopped. A suspended job has them when it is resumed. Raises
+        :class:`~jetlet.errors.JobStateError` if there is no place for so many, and the job stays as
+        it is.
+        """
+        self._lifecycle.require_snapshots("rescale").rescale(members)
+        if self.status is not JobStatus.SUSPENDED:
+            self._lifecycle.stop("restart", waits=self._may_wait())
+
     def export_snapshot(self, name: str) -> None:
         """Save the state of the job under a name; waits until it is there. The job goes on.
 

@@ -111,7 +111,7 @@ class JobLifecycle:
 
     def stop(self, verb: str, export: str | None = None, *, waits: bool = True) -> None:
         """End the attempt with a snapshot, in order to ``verb``; waits until that is done."""
-        snapshots = self._require_snapshots(verb)
+        snapshots = self.require_snapshots(verb)
         stop = Stop(verb, export)
         with self._changed:
             self._changed.wait_for(lambda: self.status is not JobStatus.STARTING)
@@ -139,7 +139,7 @@ class JobLifecycle:
 
     def export(self, name: str) -> Future[None] | None:
         """Export the state of the job; ``None`` if that is done, since the job is suspended."""
-        snapshots = self._require_snapshots("export a snapshot of")
+        snapshots = self.require_snapshots("export a snapshot of")
         with self._changed:
             self._changed.wait_for(lambda: self.status is not JobStatus.STARTING)
             is_suspended = self.status is JobStatus.SUSPENDED
@@ -150,7 +150,7 @@ class JobLifecycle:
 
     def resume(self) -> None:
         """Let a suspended job go on."""
-        self._require_snapshots("resume")
+        self.require_snapshots("resume")
         with self._changed:
             if self.status is not JobStatus.SUSPENDED:
                 raise self._wrong("resume", "a suspended job can be")
@@ -158,7 +158,7 @@ class JobLifecycle:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_resumed or self.status.is_final)
 
-    def _require_snapshots(self, verb: str) -> JobRecovery:
+    def require_snapshots(self, verb: str) -> JobRecovery:
         """The job's snapshots; an error if it takes none."""
         if self._snapshots is None:
             raise JobStateError(

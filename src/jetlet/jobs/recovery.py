@@ -57,6 +57,9 @@ class JobRecovery(Protocol):
     def complete(self) -> None:
         """The job has completed; may block, never raises."""
 
+    def rescale(self, members: int) -> None:
+        """Have so many members at the next attempt; raises what speaks against it."""
+
     def terminate(self) -> Future[None]:
         """Let the attempt end with a snapshot; from any thread."""
 

@@ -219,6 +219,10 @@ class JobSnapshots:
                 error,
             )
 
+    def rescale(self, members: int) -> None:
+        """Have so many members at the next attempt; raises what speaks against it."""
+        self._layout.rescale(members)
+
     # --- Requests ---------------------------------------------------------------------------
 
     def attach(self, driver: SnapshotDriver | None) -> None:

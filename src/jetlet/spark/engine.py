@@ -206,7 +206,7 @@ class SparkEngine:
         parallelism = config.default_parallelism or 1
         slots = Slots(self.session, name, self._members, lambda: self._held_by_others(layout))
         layout: Layout | None = None
-        layout = Layout(dag, parallelism, slots.count)
+        layout = Layout(dag, parallelism, slots)
         snapshots = None
         if config.snapshot_dir is not None:
             from jetlet.snapshots.job_snapshots import JobSnapshots

@@ -16,7 +16,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.jobs.members import members_coordinator
 from jetlet.jobs.members.launcher import ProcessLauncher
-from jetlet.jobs.members.layout import Layout
+from jetlet.jobs.members.layout import Layout, LocalPlaces
 from jetlet.jobs.members.runner import MembersRunner
 
 PROMPT = 60.0
@@ -55,7 +55,7 @@ def job_with(launcher, count=2, dag=None, **options):
     if dag is None:
         dag = DAG("job")
         dag.new_vertex("v", Nothing)
-    layout = Layout(dag, 1, lambda: count)
+    layout = Layout(dag, 1, LocalPlaces(count))
     runner = MembersRunner(layout, lambda: launcher, tuning=Tuning(1), **options)
     job = Job(dag, JobConfig(), runner)
     job.start()

@@ -278,6 +278,27 @@ def test_exactly_once_through_a_killed_worker_and_all_else(engine, tmp_path):
     growing.check()
 
 
+def test_a_job_goes_on_exactly_with_another_number_of_members(engine, tmp_path):
+    with Growing(tmp_path) as growing:
+        job = engine.submit(growing.pipeline(), growing.config())
+
+        def runs_on(members):
+            workers = {worker["member"] for worker in job.metrics().workers}
+            return job.status is JobStatus.RUNNING and len(workers) == members
+
+        wait_until(lambda: runs_on(2))
+        with pytest.raises(JobStateError, match="there is no place for 3 members"):
+            job.rescale(3)
+        job.rescale(1)
+        wait_until(lambda: runs_on(1))
+        job.rescale(2)
+        wait_until(lambda: runs_on(2))
+        growing.__exit__()
+        wait_until(lambda: len(growing.results()) >= growing.size)
+        job.cancel()
+    growing.check()
+
+
 def test_a_job_without_snapshots_says_so_and_fails_with_its_worker(engine):
     p, out = endless()
     job = engine.submit(p)

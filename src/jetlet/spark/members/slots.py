@@ -13,7 +13,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jetlet.errors import JetletError, PlanningError, RestartableError, UnsupportedFeatureError
+from jetlet.errors import (
+    JetletError,
+    JobStateError,
+    PlanningError,
+    RestartableError,
+    UnsupportedFeatureError,
+)
 from jetlet.spark.failure import explain
 from jetlet.spark.shipping import is_one_process
 
@@ -69,13 +75,20 @@ class Slots:
         self._before = min(free, self._wanted or free)
         return self._before
 
+    def rescale(self, members: int) -> None:
+        """Have so many members from the next count on, if there is a place for them."""
+        free = self._free(context_of(self._spark))
+        if free < members:
+            raise JobStateError(self._complaint(free, members))
+        self._wanted = members
+
     def _count(self) -> int:
         context = context_of(self._spark)
         if self._before:
             self._await_replacement(context)
             free = self._free(context)
             if free < 1:
-                raise RestartableError(f"job {self._job_name!r}: {self._complaint(free)}")
+                raise RestartableError(f"job {self._job_name!r}: {self._complaint(free, 1)}")
             return free
         check_static(self._spark)
         if context is not None:
@@ -83,7 +96,7 @@ class Slots:
             self._await_wanted(context)
         free = self._free(context)
         if free < (self._wanted or 1):
-            raise PlanningError(self._complaint(free))
+            raise PlanningError(self._complaint(free, self._wanted or 1))
         return free
 
     def _free(self, context: Any) -> int:
@@ -109,12 +122,11 @@ class Slots:
                 return
             time.sleep(PERIOD)
 
-    def _complaint(self, free: int) -> str:
+    def _complaint(self, free: int, wanted: int) -> str:
         others = self._others()
         slots = f"Spark runs {free + others} tasks at a time here"
         if others:
             slots += f", of which other jobs hold {others} for their members"
-        wanted = self._wanted or 1
         instead = f"write SparkEngine(members={free})" if free else "cancel one of these jobs"
         if not others and not free:
             return "Spark has no executor yet, so there is no place for a member: try again later"

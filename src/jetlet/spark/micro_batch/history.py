@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from jetlet.errors import UnsupportedFeatureError
+from jetlet.errors import JobStateError, UnsupportedFeatureError
 from jetlet.jobs.config import JobConfig
 from jetlet.snapshots.job_snapshots import SnapshotStats
 from jetlet.spark.micro_batch.batch_log import BatchLog, BatchRecord
@@ -46,6 +46,13 @@ class BatchHistory:
 
     def seconds_without(self) -> None:
         """Nothing: a batch comes when there is data for it."""
+
+    def rescale(self, members: int) -> None:
+        """Refused: a key is always with the same task."""
+        raise JobStateError(
+            f"job {self._job_name!r} runs in micro-batches, whose number of tasks is fixed when it "
+            f"begins: submit it under another name with JobConfig(default_parallelism={members})"
+        )
 
     def begin_attempt(self, job_id: str) -> BatchesSoFar:
         """Claim an epoch and find what to go on from; may block."""
