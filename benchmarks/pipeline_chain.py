@@ -1,11 +1,12 @@
-"""map, filter, flat_map and a sum over five million ints: pipeline, plain Python, bytewax."""
+"""map, filter, flat_map and a sum over five million ints: pipelines, plain Python, bytewax."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from benchmarks.measure import Contest, at_least, at_most, race
-from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources
+from jetlet import EmbeddedEngine, Pipeline, agg, it, record, sinks, sources
 
 add = lambda x: x + 1
 keep = lambda x: x % 3 != 0
@@ -22,7 +23,12 @@ def plain(limit: int) -> int:
     return total
 
 
-def pipeline(engine: EmbeddedEngine, limit: int) -> int:
+LAMBDAS = (add, keep, twice)
+EXPRESSIONS = (it + 1, it % 3 != 0, record(it, it))
+
+
+def pipeline(engine: EmbeddedEngine, limit: int, steps: tuple[Any, ...] = LAMBDAS) -> int:
+    add, keep, twice = steps
     p = Pipeline("chain")
     out = sinks.collect()
     numbers = sources.batch(
@@ -82,10 +88,11 @@ def main() -> None:
     quick = "--quick" in sys.argv
     limit = 200_000 if quick else 5_000_000
     with EmbeddedEngine() as engine:
-        assert pipeline(engine, 5000) == plain(5000)
+        assert pipeline(engine, 5000) == pipeline(engine, 5000, EXPRESSIONS) == plain(5000)
         contest: Contest = {
             "plain loop": lambda: plain(limit),
             "pipeline": lambda: pipeline(engine, limit),
+            "pipeline of expressions": lambda: pipeline(engine, limit, EXPRESSIONS),
         }
         try:
             assert bytewax(5000) == plain(5000)
@@ -94,6 +101,9 @@ def main() -> None:
             print("  bytewax is not installed: make bench")
         best = race(contest, 1 if quick else 5)
     at_most("pipeline against plain loop", best["pipeline"] / best["plain loop"], 1.1)
+    at_least(
+        "plain loop against expressions", best["plain loop"] / best["pipeline of expressions"], 1.8
+    )
     if "bytewax" in best:
         at_least("bytewax against pipeline", best["bytewax"] / best["pipeline"], 1.3)
 

@@ -270,6 +270,11 @@ class _Writer:
                 else:
                     self.guard(*lines)
                 continue
+            if is_expression and isinstance(node_of(step.fn), Tuple) and is_last:
+                many = "out.extend([(time, each) for each in {}])"
+                self.written_out(step, item, many if self._takes_events else "out.extend({})")
+                emit = ""
+                continue
             if is_expression:
                 self.written_out(step, item, f"r{i} = {{}}")
             elif not step.policy.fails:

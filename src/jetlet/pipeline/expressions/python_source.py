@@ -216,8 +216,13 @@ class Source:
         entry = OPERATIONS[node.operation]
         is_checked = self._is_fast and not is_within_checked and may_overflow(node)
         below = slack_below(node) if is_checked or is_within_checked else None
+        is_operator = "}" in entry.written
         arguments = [
-            self._calculation(each, known, is_within_checked=below is not None and each is below[0])
+            f"({each.value!r})"
+            if is_operator and isinstance(each, Literal) and _is_written_as_it_is(each.value)
+            else self._calculation(
+                each, known, is_within_checked=below is not None and each is below[0]
+            )
             for each in node.arguments
         ]
         if not self._is_fast:
