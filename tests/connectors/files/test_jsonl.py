@@ -5,17 +5,21 @@ import decimal
 import enum
 import json
 import pathlib
+import pickle
 import uuid
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
+import cloudpickle
+import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jetlet import sinks, sources
+from jetlet import Pipeline, sinks, sources
 from jetlet.connectors.files import jsonl
-from jetlet.errors import BadRecordError
+from jetlet.errors import BadRecordError, InvalidArgumentError
 
 VALUES = st.recursive(
     st.none()
@@ -147,3 +151,59 @@ def test_sink_asks_default_for_the_rest(tmp_path, write_all):
 def test_sink_refuses_what_has_no_form(tmp_path, refused_by, item):
     message = refused_by(sinks.json_lines(tmp_path), ["fine", item])
     assert repr(item)[:20] in message and "default=" in message
+
+
+class Reading(TypedDict):
+    at: dt.datetime
+    value: float
+    note: NotRequired[str]
+
+
+@dataclass
+class Point:
+    x: int
+    y: int | None = None
+
+
+class Pair(msgspec.Struct):
+    a: decimal.Decimal
+    b: list[int]
+
+
+@pytest.mark.parametrize(
+    ("schema", "lines", "items"),
+    [
+        (
+            Reading,
+            ['{"value": 1, "at": "2024-05-01T00:00:00Z", "more": 3}', ""],
+            [{"value": 1.0, "at": dt.datetime(2024, 5, 1, tzinfo=dt.UTC)}],
+        ),
+        (Point, ['{"x": 1}', " ", '{"x": 2, "y": 3}'], [Point(1), Point(2, 3)]),
+        (Pair, ['{"a": "1.50", "b": []}'], [Pair(decimal.Decimal("1.50"), [])]),
+    ],
+)
+def test_lines_become_what_a_schema_says(tmp_path, read_all, schema, lines, items):
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, ""]))
+    source = pickle.loads(cloudpickle.dumps(sources.json_lines(tmp_path, schema=schema)))
+
+    assert read_all(source, 2) == items
+    assert dict(source.item_type().fields).keys() == schema.__annotations__.keys()
+
+
+@pytest.mark.parametrize("line", ['{"x": "1"}', "{}", '{"x": 1', "[1]", '{"x":', "null"])
+def test_a_line_that_does_not_go_with_the_schema_is_refused(tmp_path, read_all, line):
+    (tmp_path / "a.jsonl").write_text(f'{{"x": 1}}\n{line}\n')
+
+    with pytest.raises(BadRecordError, match=r"line 2 is not a Point"):
+        read_all(sources.json_lines(tmp_path, schema=Point), 1)
+
+    p, out = Pipeline(), sinks.collect()
+    p.read_from(sources.json_lines(tmp_path, schema=Point, on_error="skip")).write_to(out)
+    p.run(on="embedded")
+    assert out.items == [Point(1)]
+
+
+@pytest.mark.parametrize("schema", [int, pa.schema({"x": pa.int64()}), {"x": int}])
+def test_what_is_no_schema_is_refused(tmp_path, schema):
+    with pytest.raises(InvalidArgumentError, match="schema"):
+        sources.json_lines(tmp_path, schema=schema)

@@ -217,3 +217,14 @@ def test_parquet_has_the_types_of_its_columns(tmp_path):
     assert str(stage.schema) == "{amount: decimal}"
     missing = sources.parquet(str(tmp_path / "none.parquet"))
     assert str(Pipeline().read_from(missing).schema) == "any"
+
+
+def test_csv_has_the_types_that_it_was_given(tmp_path):
+    (tmp_path / "a.csv").write_text("user,price,note\nann,3,x\n")
+
+    def shown(**options):
+        return str(Pipeline().read_from(sources.csv(tmp_path / "a.csv", **options)).schema)
+
+    assert shown(types={"price": int, "note": lambda _: 1}) == "{user: text, price: int, note: any}"
+    assert shown(header=False, fields=["a", "b", "c"]) == "{a: text, b: text, c: text}"
+    assert shown(header=False) == "any"

@@ -24,6 +24,8 @@ from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_callable, check_encoding, shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.expressions.data_types import ANY, TEXT, DataType, struct_of
+from jetlet.pipeline.expressions.schemas import type_of_results
 
 T = TypeVar("T")
 
@@ -135,6 +137,19 @@ class CsvSource(FileSource[T]):
         if self._fields is not None or not self._has_header:
             self._check_types(self._fields)
         self._multiline = bool(multiline)
+
+    def item_type(self) -> DataType:
+        """The columns of the first file, of which ``types`` says what they become."""
+        names = self._fields
+        if names is None and self._has_header:
+            try:
+                names = self._header(self.files.list()[0].location)
+            except Exception:  # whoever reads it says why
+                return ANY
+        if names is None:
+            return ANY
+        types = {name: type_of_results("map", fn, ANY) for name, fn in self._types.items()}
+        return struct_of({name: types.get(name, TEXT) for name in names})
 
     def splits(self, target: int) -> Sequence[FileSplit]:
         splittable = not self._multiline and is_splittable(self.encoding)

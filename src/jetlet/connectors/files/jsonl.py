@@ -23,8 +23,10 @@ from jetlet.connectors.files.lines import (
 )
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_functions, shortened
-from jetlet.errors import BadRecordError
+from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.expressions.data_types import ANY, DataType
+from jetlet.pipeline.expressions.schemas import schema_type
 
 BATCH = 256
 """Parsing costs microseconds a line: a full batch would hold up a cooperative worker."""
@@ -38,24 +40,64 @@ class JsonLinesSource(FileSource[Any]):
 
     Blank lines are skipped. Splits are as in `text`. What is not JSON fails the job, with the file
     and the line; ``on_error`` is as for `csv`.
+
+    With a ``schema``, which is a dataclass, a ``TypedDict`` or a msgspec ``Struct``, each line
+    becomes one of these, in half the time. Fields that the schema does not have are left out, texts
+    become dates and decimals where it says so, and a line that does not go with it is treated as
+    one that is not JSON. Needs ``pip install 'jetlet[msgspec]'``.
     """
 
     kind = "json_lines"
 
-    def __init__(self, path: Paths, **options: Unpack[RecordOptions]) -> None:
+    def __init__(
+        self, path: Paths, *, schema: type | None = None, **options: Unpack[RecordOptions]
+    ) -> None:
         super().__init__(path, **options)
+        self._schema = schema
+        self._type = ANY
+        if schema is not None:
+            self._type = schema_type("sources.json_lines", schema)
+            if not isinstance(schema, type):
+                raise InvalidArgumentError(
+                    "sources.json_lines takes a class as schema, such as a dataclass or a "
+                    "TypedDict, not a pyarrow.Schema"
+                )
+            self._decoder()
+
+    def item_type(self) -> DataType:
+        return self._type
+
+    def _decoder(self) -> Callable[[str], Any]:
+        """What makes a value of a line."""
+        if self._schema is None:
+            return json.loads
+        try:
+            from msgspec.json import Decoder
+        except ImportError as error:
+            raise MissingDependencyError(
+                "sources.json_lines(schema=...) needs a package: pip install 'jetlet[msgspec]'"
+            ) from error
+        try:
+            decoder: Any = Decoder(self._schema)
+        except TypeError as error:
+            raise InvalidArgumentError(f"sources.json_lines: schema: {error}") from error
+        return decoder.decode  # type: ignore[no-any-return]
 
     def splits(self, target: int) -> Sequence[FileSplit]:
         return self.cut(target, splittable=is_splittable(self.encoding))
 
     def read(self, split: FileSplit) -> Iterator[list[Any]]:
         numbers = LineNumbers(split, self.files.options)
+        decode = self._decoder()
         for block, lines in numbers.blocks(self.encoding, self.errors):
             for i in range(0, len(lines), BATCH):
                 batch = lines[i : i + BATCH]
-                values = _parse_together(batch)
+                if self._schema is None:
+                    values = _parse_together(batch)
+                else:
+                    values = _parse_each(batch, decode)
                 if values is None:
-                    values, rejected = self._parse_singly(batch, split, block, i, numbers)
+                    values, rejected = self._parse_singly(batch, decode, split, block, i, numbers)
                     if rejected:
                         yield rejected
                 if values:
@@ -64,6 +106,7 @@ class JsonLinesSource(FileSource[Any]):
     def _parse_singly(
         self,
         lines: list[str],
+        decode: Callable[[str], Any],
         split: FileSplit,
         block: TextBlock,
         first: int,
@@ -74,14 +117,15 @@ class JsonLinesSource(FileSource[Any]):
             if not line or line.isspace():
                 continue
             try:
-                values.append(json.loads(line))
+                values.append(decode(line))
             except (ValueError, RecursionError) as error:
                 number = numbers.of(i)
                 said = str(error)
                 if isinstance(error, json.JSONDecodeError):
                     said = f"{error.msg} at column {error.colno}"
+                kind = "JSON" if self._schema is None else f"a {self._schema.__name__}"
                 bad = BadRecordError(
-                    f"{shown(split)}: line {number} is not JSON: {said}: {shortened(line)}"
+                    f"{shown(split)}: line {number} is not {kind}: {said}: {shortened(line)}"
                 )
                 bad.__cause__ = error
                 if self.on_error == "fail":
@@ -89,6 +133,14 @@ class JsonLinesSource(FileSource[Any]):
                 offset = offset_of_line(block, i, self.encoding)
                 rejected.add(RawRecord(shown(split), number, offset, line), bad)
         return values, rejected
+
+
+def _parse_each(lines: list[str], decode: Callable[[str], Any]) -> list[Any] | None:
+    """Parse line by line; ``None`` if not each of them is a value."""
+    try:
+        return [decode(line) for line in lines]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _parse_together(lines: list[str]) -> list[Any] | None:

@@ -142,6 +142,8 @@ def type_of_results(kind: str, fn: Callable[[Any], Any], item: DataType) -> Data
     """The type of the items behind a map or flat map."""
     if isinstance(fn, TypeCheck):
         return fn.kind
+    if kind == "map" and isinstance(fn, type):
+        return _HINTS.get(fn, ANY)
     if not isinstance(fn, Expression):
         return ANY
     node = node_of(fn)
