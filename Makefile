@@ -35,10 +35,10 @@ test check: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test fuzz lint format docs dist bench clean
+.PHONY: help setup demo check test test-sparks fuzz lint format docs dist bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) ## make .venv and install Jetlet in it, once
 
@@ -51,6 +51,9 @@ test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
 check: lint ## lint, then run the tests without Spark, processes and servers (a minute or two)
 	$(PYTEST) -n $(CORES) --hypothesis-profile=quick \
 		-m 'not (spark or cluster or fault or server or process or slow)' $(PYTEST_ARGS)
+
+test-sparks: ## run the tests on older Sparks (SPARKS="3.5 4.0" PARTS=parity,connect to choose)
+	@$(PYTHON) tests/sparks.py $(SPARKS) $(if $(PARTS),--parts $(PARTS)) --jobs $(JOBS)
 
 lint: setup ## ruff check, ruff format --check, mypy --strict on src
 	$(BIN)/ruff check .
@@ -84,7 +87,7 @@ bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
 	@$(BENCH)
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-sparks .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment whose interpreter is gone is made anew.

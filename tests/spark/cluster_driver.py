@@ -182,6 +182,97 @@ def lookup(engine: SparkEngine, directory: Path) -> Any:
 
 
 @scenario
+def large_lookup(engine: SparkEngine, directory: Path) -> Any:
+    """A broadcast that is too large for a plan."""
+    p = Pipeline("large-lookup")
+    out = sinks.collect()
+    first = lambda pair: pair[0]
+    texts = sources.batch("texts", lambda n: [(n, f"{n}" * 2_000_000)], splits=range(20))
+    joined = p.read_from(sources.items([(n, 0) for n in range(40)]))
+    joined = joined.hash_join(p.read_from(texts), first, first)
+    joined.map(lambda pair: (pair[0][0], len(pair[1][1]) if pair[1] else 0)).write_to(out)
+    engine.submit(p).join(PATIENCE)
+    return sorted(out.items)
+
+
+@scenario
+def batches(engine: SparkEngine, directory: Path) -> Any:
+    """A stream of Spark's, in two lives of its job; what a join looks up is bounded."""
+    events, state = directory / "batches-in", directory / "batches-state"
+    events.mkdir()
+
+    def write(number: int) -> None:
+        lines = [json.dumps({"key": n % 5, "n": n}) for n in range(number * 10, number * 10 + 10)]
+        aside = events / f".{number}"
+        aside.write_text("\n".join(lines))
+        aside.rename(events / f"{number}.json")
+
+    def read(spark: Any) -> Any:
+        reader = spark.readStream.schema("key long, n long").option("maxFilesPerTrigger", 1)
+        return reader.json(str(events))
+
+    def count(state: list[int], key: int, pair: Any) -> Any:
+        state[0] += 1
+        event, name = pair
+        return [event["n"], key, name[1], state[0]]
+
+    def submit(*, available_now: bool) -> tuple[Any, Any]:
+        p, out = Pipeline("batches"), sinks.collect()
+        names = p.read_from(sources.items([(n, f"name {n}") for n in range(5)]))
+        rows = p.read_from(sources.spark_stream(read, available_now=available_now))
+        stage = rows.without_timestamps()
+        stage = stage.hash_join(names, lambda row: row["key"], lambda pair: pair[0])
+        keyed = stage.grouping_key(lambda pair: pair[0]["key"])
+        keyed.map_stateful(lambda: [0], count).write_to(out)
+        config = JobConfig(snapshot_dir=str(state), processing_guarantee="exactly-once")
+        return engine.submit(p, config), out
+
+    for number in range(3):
+        write(number)
+    job, out = submit(available_now=False)
+    wait_until(lambda: len(out.items) == 30 or job.status.is_final)
+    job.suspend()
+    wait_until(lambda: job.status is not JobStatus.RUNNING)
+    first = sorted(out.items)
+    job.cancel()
+    for number in range(3, 5):
+        write(number)
+    job, out = submit(available_now=True)
+    job.join(PATIENCE)
+    return [first, sorted(out.items), len(engine.session.streams.active)]
+
+
+@scenario
+def failing_batch(engine: SparkEngine, directory: Path) -> Any:
+    events = directory / "failing-in"
+    events.mkdir()
+    (events / "1.json").write_text('{"n": 0}')
+    p = Pipeline("failing")
+    read = lambda spark: spark.readStream.schema("n long").json(str(events))
+    rows = p.read_from(sources.spark_stream(read, available_now=True)).without_timestamps()
+    rows.map(lambda row: 1 // row["n"], name="divide").write_to(sinks.collect())
+    job = engine.submit(p, JobConfig(snapshot_dir=str(directory / "failing-state")))
+    try:
+        job.join(PATIENCE)
+    except Exception as error:
+        return [type(error).__name__, str(error), len(engine.session.streams.active)]
+
+
+@scenario
+def undeclared(engine: SparkEngine, directory: Path) -> Any:
+    """A processor that may emit something else when it is run again."""
+    p, out = Pipeline("undeclared"), sinks.collect()
+    make = partial(Shuffling, Repeats.NO, forgets=False)
+    stage = p.read_from(numbers(4, 25)).custom_transform(make, name="shuffle")
+    stage.rebalance().write_to(out)
+    try:
+        engine.submit(p).join(PATIENCE)
+    except Exception as error:
+        return str(error)
+    return sorted(out.items)
+
+
+@scenario
 def session(engine: SparkEngine, directory: Path) -> Any:
     """What a session over Connect is set to, where there is no Java."""
     keys = ("adaptive.optimizer.excludedRules", "shuffle.orderIndependentChecksum.enabled")

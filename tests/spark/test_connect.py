@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from jetlet.spark.launch.settings import PLAN_SETTINGS
+from jetlet.spark.launch.versions import package_version
 
 pytestmark = [
     pytest.mark.spark,
@@ -17,8 +18,11 @@ pytestmark = [
 
 SCENARIOS = (
     *("session", "words", "join", "lookup", "frames", "module", "failure", "cancel"),
-    *("members", "members_cancelled"),
+    *("large_lookup", "members", "members_cancelled", "batches", "failing_batch", "undeclared"),
 )
+is_old = package_version() < (4, 0)
+since_4_0 = pytest.mark.skipif(is_old, reason="over Spark Connect from Spark 4.0 on")
+before_4_0 = pytest.mark.skipif(not is_old, reason="about Spark before 4.0")
 WORDS = Counter(f"w{n * n % 97}" for n in range(5000))
 
 
@@ -64,6 +68,35 @@ def test_a_broadcast_and_counters(results):
     # Each of the two tasks has all 50 customers.
     assert received == 1000 + 2 * 50
     assert fragments == 2
+
+
+def test_a_broadcast_of_any_size(results):
+    texts = {n: len(str(n)) * 2_000_000 for n in range(20)}
+    assert results["large_lookup"] == [[n, texts.get(n, 0)] for n in range(40)]
+
+
+@since_4_0
+def test_a_stream_of_sparks_goes_on_where_it_was(results):
+    rows = [[n, n % 5, f"name {n % 5}", n // 5 + 1] for n in range(50)]
+    assert results["batches"] == [rows[:30], rows[30:], 0]
+
+
+@since_4_0
+def test_a_function_that_fails_in_a_batch_is_named(results):
+    kind, message, queries = results["failing_batch"]
+    assert (kind, queries) == ("JobFailedError", 0)
+    assert message.startswith("job 'failing' failed in vertex 'divide' on item {'n': 0}")
+
+
+@since_4_0
+def test_what_cannot_be_made_again_is_kept(results):
+    assert results["undeclared"] == list(range(100))
+
+
+@before_4_0
+def test_what_this_version_cannot_do_is_refused(results):
+    assert "whose batches can be had over Spark Connect from Spark 4.0 on" in results["batches"]
+    assert "over Spark Connect rows can be kept from Spark 4.0 on" in results["undeclared"]
 
 
 def test_frames_in_and_out(results):

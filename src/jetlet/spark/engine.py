@@ -33,6 +33,7 @@ from jetlet.spark.launch.session import (
     lean_session,
     start_session,
 )
+from jetlet.spark.launch.versions import check_version
 from jetlet.spark.members.slots import Slots, await_executors, context_of, remote_parallelism
 from jetlet.spark.modes import MEMBERS, MICRO_BATCH, mode_of
 from jetlet.spark.resources import check_gpus
@@ -111,6 +112,7 @@ class SparkEngine:
 
     def _prepare_session(self) -> None:
         spark = self.session
+        check_version(spark)
         for key, value in PLAN_SETTINGS.items():
             self._found[key] = spark.conf.get(key, None)
             spark.conf.set(key, _with(self._found[key], key, value))

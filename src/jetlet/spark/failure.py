@@ -91,6 +91,22 @@ _SYMPTOMS = (
         is_restartable=True,
     ),
     _Symptom(
+        r"Python worker failed to connect back",
+        "a Python worker took too long to start: the machine that it runs on is busy",
+        is_restartable=True,
+    ),
+    _Symptom(
+        r"Python in worker has different version:? \(?(\d+(?:\.|, )\d+)\)? than that in driver:? "
+        r"(\d+\.\d+)",
+        "the executors run Python \\1, and this program Python \\2: functions cannot travel between "
+        "the two: set PYSPARK_PYTHON to an interpreter there that has the version of this one",
+    ),
+    _Symptom(
+        r"(?:No module named 'pyarrow'|PyArrow >= \S+ must be installed)",
+        "the executors have no pyarrow: install it where they run, beside pandas, or set "
+        "PYSPARK_PYTHON to an interpreter there that has it",
+    ),
+    _Symptom(
         r"(java\.lang\.OutOfMemoryError: [^\n]*)",
         "Spark ran out of memory (\\1): set spark.driver.memory, or on a cluster "
         "spark.executor.memory",

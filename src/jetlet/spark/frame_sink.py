@@ -24,6 +24,7 @@ from jetlet.errors import (
 from jetlet.execution.outbox import shorten
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.spark.batch.exchange import TaskOutput
+from jetlet.spark.launch.versions import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,9 +154,8 @@ def frame_sink(vertex: Vertex) -> FrameSink | None:
 def arrow_columns(schema: StructType) -> pa.StructType:
     """The columns in Arrow's terms."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    return pa.struct(list(to_arrow_schema(schema, timezone="UTC")))
+    return pa.struct(list(arrow_schema(schema)))
 
 
 class FrameWriter(Processor):

@@ -7,9 +7,11 @@ part of Python. So a change in a module is there with the next job.
 
 from __future__ import annotations
 
+import pickle
 import tempfile
+import uuid
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from jetlet._version import __version__
 from jetlet.core.pickling import CodeByValue, user_modules
 from jetlet.core.vertex import Vertex
 from jetlet.errors import UnpicklableFunctionError
+from jetlet.spark.launch.versions import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +51,7 @@ def dump_splits(vertex: Vertex, splits: Iterable[Any]) -> list[bytes]:
 
 def ship_package(spark: SparkSession) -> None:
     """Give Jetlet itself to executors that may not have it; once per session."""
-    context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    context = spark.sparkContext if is_classic(spark) else None
     if context is not None and is_one_process(context.master or ""):
         return  # the workers are on this machine and run this interpreter
     if spark.conf.get(_SHIPPED, None) == __version__:
@@ -67,6 +70,30 @@ def ship_package(spark: SparkSession) -> None:
             write_package(archive)
             spark.addArtifacts(str(archive), pyfile=True)
     spark.conf.set(_SHIPPED, __version__)
+
+
+def send_artifact(spark: Any, parts: Iterable[bytes]) -> str:
+    """Send bytes to all executors of a session over Spark Connect; returns the artifact's name.
+
+    It stays there as long as the session does.
+    """
+    name = f"jetlet-{uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory(prefix="jetlet-") as directory:
+        path = Path(directory, name)
+        with path.open("wb") as file:
+            for part in parts:
+                pickle.dump(part, file)
+        spark.addArtifacts(str(path), file=True)
+    return name
+
+
+def read_artifact(name: str) -> Iterator[bytes]:
+    """What was sent under this name; in a task."""
+    from pyspark import SparkFiles
+
+    with Path(SparkFiles.get(name)).open("rb") as file:
+        while file.peek(1):
+            yield pickle.load(file)
 
 
 def is_one_process(master: str) -> bool:

@@ -37,15 +37,26 @@ from jetlet.spark.batch.exchange import (
     row_schema,
 )
 from jetlet.spark.batch.fragment_spec import fragments_of, make_spec, marking_exchange
-from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order
+from jetlet.spark.batch.fragments import Fragment, channel_order
 from jetlet.spark.batch.job_progress import FragmentProgress, JobProgress
 from jetlet.spark.batch.reruns import Rerun, reruns
 from jetlet.spark.batch.task import FragmentTask, Payloads
 from jetlet.spark.failure import explain, unpack
 from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source
+from jetlet.spark.launch.versions import (
+    arrow_batches,
+    kept_on_two_executors,
+    repartition_by_id,
+)
 from jetlet.spark.members.slots import context_of
-from jetlet.spark.shipping import dump_splits, dumps, is_one_process
+from jetlet.spark.shipping import (
+    dump_splits,
+    dumps,
+    is_one_process,
+    read_artifact,
+    send_artifact,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,8 +71,9 @@ INTERRUPT_PERIOD = 0.2
 right after the first attempt."""
 _MARK = ("cast(id as int) as target", "0L as at")
 """Columns of rows that tell each task its number."""
-MAX_CONNECT_BROADCAST = 64 * 1024 * 1024
-"""Bytes of a broadcast edge over Spark Connect, where it travels within the plan."""
+MAX_IN_PLAN = 1024 * 1024
+"""Bytes of a broadcast edge that travel within the plan, where Spark has no broadcasts: more than
+that goes once, as a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +270,8 @@ class SparkRunner:
         context = context_of(self._spark)
         if context is not None and is_one_process(context.master or ""):
             return frame
-        from pyspark import StorageLevel
-
         self._start_job(run, f"{fragment.name}, to be kept")
-        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY_2)
+        return kept_on_two_executors(frame)
 
     def _end(self, fragment: Fragment) -> str | None:
         """Which rows of a fragment the driver has to collect at the end; ``None`` if none."""
@@ -358,7 +368,7 @@ class SparkRunner:
             numbers = self._spark.range(0, tasks, 1, 1)
             frames.append(numbers.selectExpr(*_MARK, f"{channel} as channel", "x'' as payload"))
         frame = reduce(lambda a, b: a.unionAll(b), frames)
-        frame = frame.repartition(1) if tasks == 1 else frame.repartitionById(tasks, "target")
+        frame = frame.repartition(1) if tasks == 1 else repartition_by_id(frame, tasks, "target")
         # Fetched blocks arrive in any order. A task that is run again must see the same order, and
         # items of one producer must stay in theirs.
         return frame.sortWithinPartitions(*self._order(fragment), "at")
@@ -413,29 +423,22 @@ class SparkRunner:
                 self._hear(run, channel, payload)
         for exchange in exchanges:
             parts = payloads[exchange.channel]
-            self._broadcasts[exchange.channel] = self._publish(parts, exchange)
+            self._broadcasts[exchange.channel] = self._publish(parts)
 
     def _has_more(self, fragment: Fragment) -> bool:
         """True if a fragment has rows beyond its broadcasts and its messages."""
         return bool(fragment.shuffled_outputs) or any(v in self._sinks for v in fragment.vertices)
 
-    def _publish(self, parts: list[bytes], exchange: Exchange) -> Payloads:
+    def _publish(self, parts: list[bytes]) -> Payloads:
         """Make payloads available to all tasks."""
         context = context_of(self._spark)
         if context is not None:
             broadcast = context.broadcast(parts)
             self._published.append(broadcast)
             return partial(_value_of, broadcast)
-        size = sum(map(len, parts))
-        if size > MAX_CONNECT_BROADCAST:
-            edge = exchange.edge
-            raise JobFailedError(
-                f"job {self._dag.name!r} failed: {edge.source.name!r} has {size:,} bytes to "
-                f"broadcast to {edge.dest.name!r}, and over Spark Connect it can be "
-                f"{MAX_CONNECT_BROADCAST:,}: join by key instead, with aggregate2(...)",
-                vertex=edge.source.name,
-            )
-        return partial(_given, parts)
+        if sum(map(len, parts)) <= MAX_IN_PLAN:
+            return partial(_given, parts)
+        return partial(read_artifact, send_artifact(self._spark, parts))
 
     def _hear(self, run: Run, channel: int, payload: bytes) -> None:
         """Act on a message of a task."""
@@ -508,7 +511,7 @@ def _carrier(fragment: Fragment) -> Fragment | None:
 
 def _fetch(frame: DataFrame) -> Iterator[tuple[int, bytes]]:
     """Collect the channel and the payload of rows."""
-    for batch in frame.toArrow().to_batches():
+    for batch in arrow_batches(frame):
         columns = (batch.column(name).to_pylist() for name in ("channel", "payload"))
         yield from zip(*columns, strict=True)
 

@@ -48,6 +48,7 @@ from jetlet.spark.launch.settings import (
     early_settings,
     is_local,
 )
+from jetlet.spark.launch.versions import is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -192,7 +193,7 @@ def lean_session(session: SparkSession) -> SparkSession:
     and pays off with the millionth row; ours have a few large ones. It also plans anew after each
     shuffle, where ours leave it no choice. Over Spark Connect it is the session itself.
     """
-    if not hasattr(session, "_jsparkSession"):
+    if not is_classic(session):
         return session
     lean = session_for_us(session, session._jsparkSession.cloneSession())
     for key, value in LEAN_SETTINGS.items():

@@ -14,6 +14,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from jetlet.spark.launch.gateway import configuration_directory, spark_home
+from jetlet.spark.launch.versions import checkpoint_file_manager
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,10 +96,7 @@ def default_settings(master: str, jvm: Jvm | None) -> dict[str, str]:
     if cores is not None:
         settings["spark.sql.shuffle.partitions"] = str(cores)
         # For each file of a stream's checkpoint, the one that Spark takes starts some processes.
-        settings["spark.sql.streaming.checkpointFileManagerClass"] = (
-            "org.apache.spark.sql.execution.streaming.checkpointing"
-            ".FileSystemBasedCheckpointFileManager"
-        )
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = checkpoint_file_manager()
         if jvm is not None and len(str(jvm.directory)) <= _LONGEST_SOCKET_DIRECTORY:
             # 40 ms less for each pass through Python. The sockets take no password, so they are
             # in a directory that nobody else can enter.

@@ -24,6 +24,7 @@ from jetlet.spark.launch.archive import WORK_PREFIX, archive_for
 from jetlet.spark.launch.gateway import spark_home
 from jetlet.spark.launch.java import find_java
 from jetlet.spark.launch.session import end_jvm, lean_session, start_session
+from jetlet.spark.launch.versions import arrow_batches, repartition_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,10 +114,10 @@ def _exercise(session: SparkSession, directory: Path) -> None:
     for each in (lean_session(session), session):
         numbers = each.range(100, numPartitions=2).mapInArrow(same, "id long")
         target = (f.col("id") % 2).cast("int")
-        routed = numbers.withColumn("target", target).repartitionById(2, f.col("target"))
+        routed = repartition_by_id(numbers.withColumn("target", target), 2, "target")
         routed = routed.sortWithinPartitions("id").mapInArrow(same, "id long, target int")
         routed.unionAll(routed).observe("seen", f.count(f.lit(1))).collect()
-        routed.toArrow()
+        list(arrow_batches(routed))
     counted = routed.groupBy("target").agg(f.count("*").alias("n"), f.sum("id"))
     counted.join(f.broadcast(routed), "target").orderBy("id").limit(5).collect()
     for source in ("parquet", "json", "csv"):

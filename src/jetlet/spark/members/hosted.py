@@ -226,8 +226,9 @@ def be_member(bootstrap: Bootstrap) -> None:
         member.run()
     except OSError as error:
         raise JetletError(
-            f"cannot reach the driver at {bootstrap.address}: {error}. Set spark.driver.host to a "
-            f"name or an address that executors reach"
+            f"cannot reach the driver at {bootstrap.address}: {error}. Members need a way back to "
+            f"it from the executors: open the firewall; set spark.driver.host to a name or an "
+            f"address that they reach; over Spark Connect, run this program where they reach it"
         ) from error
 
 

@@ -21,6 +21,7 @@ from jetlet.errors import (
     UnsupportedFeatureError,
 )
 from jetlet.spark.failure import explain
+from jetlet.spark.launch.versions import is_classic
 from jetlet.spark.shipping import is_one_process
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def check_static(spark: SparkSession) -> None:
 
 def context_of(spark: SparkSession) -> Any:
     """The Spark context, or ``None`` on Spark Connect, which has none."""
-    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    return spark.sparkContext if is_classic(spark) else None
 
 
 def await_executors(context: Any, patience: float = REGISTRATION_PATIENCE) -> None:

@@ -14,6 +14,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
 from jetlet.snapshots.job_snapshots import absolute
 from jetlet.spark.batch.runner import Width
+from jetlet.spark.launch.versions import check_remote_batches
 from jetlet.spark.members.slots import context_of
 from jetlet.spark.micro_batch.batch_log import BatchLog
 from jetlet.spark.micro_batch.history import BatchHistory
@@ -37,12 +38,9 @@ def micro_batch_job(
     """A job in micro-batches; refuses what cannot be run so."""
     name = config.name or dag.name
     config.check_directory()
-    if context_of(spark) is None:
-        raise UnsupportedFeatureError(
-            f"{plan.stream_vertex!r} is a stream of Spark's, whose batches are run by the process "
-            f"that has the session, and over Spark Connect that is the server: write "
-            f'SparkEngine(master="spark://..."), or run this program there with spark-submit'
-        )
+    context = context_of(spark)
+    if context is None:
+        check_remote_batches(spark, plan.stream_vertex)
     if config.snapshot_key is not None:
         raise UnsupportedFeatureError(
             "snapshot_key: the state of micro-batches is not signed; keep snapshot_dir where only "
@@ -56,7 +54,13 @@ def micro_batch_job(
     is_temporary = config.snapshot_dir is None
     if config.snapshot_dir is not None:
         directory = absolute(config.snapshot_dir)
-    elif is_one_process(spark.sparkContext.master or "") or not plan.has_state:
+    elif context is None:
+        raise InvalidArgumentError(
+            f"job {name!r} reads a stream of Spark's, which keeps notes where this process and the "
+            f'server of Spark Connect reach them: write JobConfig(snapshot_dir="s3://..."), or any '
+            f"directory that they share"
+        )
+    elif is_one_process(context.master or "") or not plan.has_state:
         directory = tempfile.mkdtemp(prefix="jetlet-batches-")
     else:
         raise InvalidArgumentError(

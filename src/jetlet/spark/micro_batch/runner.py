@@ -34,6 +34,7 @@ from jetlet.spark.batch.fragments import Fragment
 from jetlet.spark.batch.runner import SparkRunner, Width
 from jetlet.spark.batch.task import FragmentTask, Payloads
 from jetlet.spark.frame_sink import FrameSink
+from jetlet.spark.members.slots import context_of
 from jetlet.spark.micro_batch.batch_log import BatchInput, BatchRecord
 from jetlet.spark.micro_batch.history import BatchHistory
 from jetlet.spark.micro_batch.plan import BatchPlan
@@ -227,6 +228,8 @@ class MicroBatchRunner(SparkRunner):
             )
         else:
             session, self._spark = self._spark, handed.frame.sparkSession
+            if context_of(self._spark) is None:
+                self._spark.addTag(self._tag)
             try:
                 for fragment in self._plan.source_fragments:
                     self._sources[fragment] = handed.frame

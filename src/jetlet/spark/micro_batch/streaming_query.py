@@ -20,6 +20,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jetlet.spark.launch.session import session_for_us
+from jetlet.spark.launch.versions import batch_frame, is_classic
+from jetlet.spark.micro_batch.remote_batches import RemoteBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,10 +68,8 @@ class _Batches:
         self._take = take
 
     def call(self, frame: Any, number: int) -> None:
-        from pyspark.sql.classic.dataframe import DataFrame
-
         session = session_for_us(self._session, frame.sparkSession())
-        self._take(DataFrame(frame, session), number)
+        self._take(batch_frame(frame, session), number)
 
     class Java:
         implements = (
@@ -97,12 +97,19 @@ class BatchQuery:
         self._handed: HandedBatch | None = None
         self._is_stopped = self._has_ended = False
         self._error: Exception | None = None
-        _quieten_callbacks()
+        self._remote: RemoteBatches | None = None
         writer = frame.writeStream
-        _call_for_each_batch(writer, _Batches(frame.sparkSession, self._hand_over))
+        if is_classic(frame.sparkSession):
+            _quieten_callbacks()
+            _call_for_each_batch(writer, _Batches(frame.sparkSession, self._hand_over))
+        else:
+            self._remote = RemoteBatches(frame.sparkSession, self._hand_over)
+            writer = writer.foreachBatch(self._remote.function)
         self._query: StreamingQuery = (
             writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
         )
+        if self._remote is not None:
+            self._remote.start()
         self._watcher = threading.Thread(
             target=self._watch, name=f"jetlet-query-{name}", daemon=True
         )
@@ -154,6 +161,8 @@ class BatchQuery:
             except Exception:
                 logger.debug("cannot stop a query", exc_info=True)
         self._watcher.join()
+        if self._remote is not None:
+            self._remote.stop()
 
 
 class _NotOurs(logging.Filter):

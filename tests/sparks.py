@@ -1,0 +1,161 @@
+"""Runs the tests that need Spark on each version of it, in environments of their own.
+
+    python tests/sparks.py                    # all but the one of the main environment
+    python tests/sparks.py 3.5 4.0            # these
+    python tests/sparks.py 3.5 --parts parity,members --jobs 2
+
+``make test-sparks SPARKS="3.5 4.0"`` does the same. An environment is made once, below
+``.venv-sparks``, and again when what it is made of has changed. The exit code is 1 if a test fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = ROOT / ".venv-sparks"
+CONSTRAINTS = ROOT / "constraints.txt"
+
+SPARKS = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
+"""The versions beside that of ``constraints.txt``, each with the release that is tried."""
+
+FOLLOWS_SPARK = ("pyspark", "py4j")
+"""What ``constraints.txt`` says of these is for the main version."""
+TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+
+PARTS = {
+    "parity": ("tests/parity", "-m", "spark"),
+    "batch": ("tests/spark/batch", "tests/spark/test_engine.py", "tests/spark/test_failure.py"),
+    "frames": ("tests/spark/test_frames.py",),
+    "members": ("tests/spark/members",),
+    "micro-batches": ("tests/spark/micro_batch",),
+    "examples": ("tests/examples", "-m", "spark"),
+    "launch": ("tests/spark/launch/test_session.py", "tests/spark/launch/test_versions.py"),
+    "restrictions": ("tests/spark/test_restrictions.py",),
+    "connect": ("tests/spark/test_connect.py",),
+}
+LIMIT = 3600
+"""Seconds for one part."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the tests of one part."""
+
+    passed: int = 0
+    skipped: int = 0
+    failed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        return not self.failed and self.passed > 0
+
+    def __str__(self) -> str:
+        if not self.passed and not self.failed:
+            return "NOT RUN"
+        failed = f"{len(self.failed)} FAILED, " if self.failed else ""
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{failed}{self.passed} passed{skipped}"
+
+
+def environment(spark: str) -> Path:
+    """The interpreter of the environment with this Spark, which is made if need be."""
+    home = ENVIRONMENTS / spark
+    python, stamp = home / "bin" / "python", home / "made-of"
+    lines = [
+        line
+        for line in CONSTRAINTS.read_text().splitlines()
+        if line.partition("==")[0] not in FOLLOWS_SPARK
+    ]
+    text = "\n".join([*lines, f"pyspark=={SPARKS[spark]}", ""])
+    made_of = hashlib.sha256(
+        (text + (ROOT / "pyproject.toml").read_text() + sys.version).encode()
+    ).hexdigest()
+    if stamp.exists() and stamp.read_text() == made_of:
+        return python
+    print(f"Making {home.relative_to(ROOT)} with PySpark {SPARKS[spark]}", flush=True)
+    venv.create(home, clear=True, with_pip=True)
+    constraints = home / "constraints.txt"
+    constraints.write_text(text)
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    pinned = {"PIP_CONSTRAINT": str(constraints), "PIP_BUILD_CONSTRAINT": str(constraints)}
+    subprocess.run(
+        [*pip, "-e", ".[all]", *TOOLS], cwd=ROOT, env={**os.environ, **pinned}, check=True
+    )
+    stamp.write_text(made_of)
+    return python
+
+
+def run(python: Path, spark: str, part: str, jobs: int) -> Result:
+    """Run the tests of a part."""
+    report = ENVIRONMENTS / f"{spark}-{part}.xml"
+    report.unlink(missing_ok=True)
+    inherited = {key: value for key, value in os.environ.items() if "SPARK" not in key}
+    began = time.monotonic()
+    command = [python, "-m", "pytest", "-q", *PARTS[part], f"--junitxml={report}"]
+    command += ["--hypothesis-profile=quick", "-p", "no:cacheprovider", "-n", str(jobs)]
+    try:
+        subprocess.run(command, cwd=ROOT, env=inherited, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return Result(failed=("it took too long",), seconds=LIMIT)
+    if not report.exists():
+        return Result(failed=("pytest did not come to its end",))
+    return read_report(report, time.monotonic() - began)
+
+
+def read_report(report: Path, seconds: float) -> Result:
+    """What pytest has written about a run."""
+    passed = skipped = 0
+    failed = []
+    for case in ET.parse(report).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return Result(passed, skipped, tuple(dict.fromkeys(failed)), seconds)
+
+
+def show(results: dict[tuple[str, str], Result]) -> None:
+    """A line for each version and part, and the names of what has failed."""
+    for (spark, part), result in results.items():
+        print(f"Spark {spark:<5}{part:<15}{result!s:<34}{result.seconds:6.0f} s")
+    for (spark, part), result in results.items():
+        for name in result.failed:
+            print(f"FAILED on Spark {spark}, {part}: {name}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sparks", nargs="*", metavar="SPARK", help=f"of {', '.join(SPARKS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that run tests")
+    options = parser.parse_args()
+    sparks, parts = options.sparks or list(SPARKS), options.parts.split(",")
+    for kind, given, known in (("Spark", sparks, SPARKS), ("part", parts, PARTS)):
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            parser.error(f"no {kind} {unknown[0]!r}: there are {', '.join(known)}")
+    results = {}
+    for spark in sparks:
+        python = environment(spark)
+        for part in parts:
+            print(f"--- Spark {SPARKS[spark]}: {part}", flush=True)
+            results[spark, part] = run(python, spark, part, options.jobs)
+    show(results)
+    return int(not all(result.is_good for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
