@@ -40,7 +40,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DRIVERS = re.compile(
     r"tests/spark/(?:launch/\w+|micro_batch/test_crashes"
-    r"|test_(?:cluster|connect|submit|interrupt|hosted_\w+))\.py"
+    r"|test_(?:cluster|connect|restrictions|submit|interrupt|hosted_\w+))\.py"
 )
 """Tests that have Spark in other processes than their own."""
 

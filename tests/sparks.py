@@ -25,11 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".venv-sparks"
 CONSTRAINTS = ROOT / "constraints.txt"
 
-SPARKS = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
-"""The versions beside that of ``constraints.txt``, each with the release that is tried."""
-
-FOLLOWS_SPARK = ("pyspark", "py4j")
-"""What ``constraints.txt`` says of these is for the main version."""
+SPARKS = {
+    "3.5": ("pyspark==3.5.9", "numpy==1.26.4"),
+    "4.0": ("pyspark==4.0.5",),
+    "4.1": ("pyspark==4.1.4",),
+    "4.2": ("pyspark==4.2.1",),
+}
+"""The versions beside that of ``constraints.txt``, each with what it takes in place of that."""
 TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 
 PARTS = {
@@ -72,18 +74,15 @@ def environment(spark: str) -> Path:
     """The interpreter of the environment with this Spark, which is made if need be."""
     home = ENVIRONMENTS / spark
     python, stamp = home / "bin" / "python", home / "made-of"
-    lines = [
-        line
-        for line in CONSTRAINTS.read_text().splitlines()
-        if line.partition("==")[0] not in FOLLOWS_SPARK
-    ]
-    text = "\n".join([*lines, f"pyspark=={SPARKS[spark]}", ""])
+    pins = dict(line.split("==") for line in CONSTRAINTS.read_text().splitlines() if "==" in line)
+    pins |= dict(pin.split("==") for pin in SPARKS[spark])
+    text = "".join(f"{name}=={version}\n" for name, version in pins.items())
     made_of = hashlib.sha256(
         (text + (ROOT / "pyproject.toml").read_text() + sys.version).encode()
     ).hexdigest()
     if stamp.exists() and stamp.read_text() == made_of:
         return python
-    print(f"Making {home.relative_to(ROOT)} with PySpark {SPARKS[spark]}", flush=True)
+    print(f"Making {home.relative_to(ROOT)} with {', '.join(SPARKS[spark])}", flush=True)
     venv.create(home, clear=True, with_pip=True)
     constraints = home / "constraints.txt"
     constraints.write_text(text)
@@ -151,7 +150,7 @@ def main() -> int:
     for spark in sparks:
         python = environment(spark)
         for part in parts:
-            print(f"--- Spark {SPARKS[spark]}: {part}", flush=True)
+            print(f"--- Spark {spark}: {part}", flush=True)
             results[spark, part] = run(python, spark, part, options.jobs)
     show(results)
     return int(not all(result.is_good for result in results.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_versions(project):
     said = project.jetlet("--version", "-v").output
     assert f"python, {platform.python_version()}" in said
     assert "pyarrow, " in said
+    assert re.search(r"^java, \d+$", said, re.MULTILINE)
 
 
 @pytest.mark.spark

@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import platform
 import pty
 import re
 import select
@@ -143,13 +144,15 @@ class TestOutcomes:
         assert lines[1] == "Traceback (most recent call last):"
         assert re.search(rf'{FILE}", line \d+, in to_int$', lines[2])
         assert lines[-2] == "ValueError: invalid literal for int() with base 10: 'x'"
-        assert "--traceback" in lines[-1]
+        assert lines[-1].startswith(f"(jetlet {__version__}, python {platform.python_version()}")
+        assert lines[-1].endswith("; --traceback shows all of the traceback)")
         assert "fused" not in result.stderr
 
     def test_a_whole_traceback_on_request(self, jobs):
         result = run(jobs, "bad", "--traceback")
         assert result.exit_code == 1
         assert "fused.py" in result.stderr and "in to_int" in result.stderr
+        assert result.stderr.splitlines()[-1].startswith(f"(jetlet {__version__}, python ")
 
     def test_the_error_is_told_once(self, jobs):
         process = jobs.start("run", f"{FILE}:bad", "--on", "embedded")

@@ -21,6 +21,7 @@ from typing import ClassVar
 import click
 
 from jetlet._version import __version__
+from jetlet.errors import JetletError
 
 __all__ = ["main"]
 
@@ -105,6 +106,15 @@ def _show_version(*, verbose: bool) -> None:
     if verbose:
         from jetlet.versions import versions
 
-        for name, version in versions().items():
+        for name, version in {**versions(), "java": _java()}.items():
             if name != "jetlet":
                 click.echo(f"{name}, {version}")
+
+
+def _java() -> str:
+    from jetlet.spark.launch.java import find_java
+
+    try:
+        return str(find_java().major)
+    except JetletError:
+        return "none that Spark can use"

@@ -98,7 +98,7 @@ _SYMPTOMS = (
     _Symptom(
         r"Python in worker has different version:? \(?(\d+(?:\.|, )\d+)\)? than that in driver:? "
         r"(\d+\.\d+)",
-        "the executors run Python \\1, and this program Python \\2: functions cannot travel between "
+        "the executors run Python \\1, and this program \\2: functions cannot travel between "
         "the two: set PYSPARK_PYTHON to an interpreter there that has the version of this one",
     ),
     _Symptom(

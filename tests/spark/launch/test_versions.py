@@ -17,6 +17,7 @@ from jetlet.spark.launch.versions import (
     check_version,
     repartition_by_id,
     spark_version,
+    versions_of,
 )
 
 
@@ -108,6 +109,14 @@ def test_our_hash_is_that_of_spark(spark_engine):
     frame = spark_engine.session.createDataFrame([(n,) for n in numbers], "n int")
     theirs = {row["n"]: row["h"] for row in frame.selectExpr("n", "hash(n) as h").collect()}
     assert {n: versions._spark_hash(n) for n in numbers} == theirs
+
+
+@pytest.mark.spark
+def test_a_report_tells_the_versions_of_spark_and_java(spark_engine):
+    found = versions_of(spark_engine.session)
+    assert found["spark"] == spark_engine.session.version
+    assert int(found["java"].partition(".")[0]) >= 17
+    assert versions_of(None) == {}
 
 
 @pytest.mark.spark

@@ -13,6 +13,7 @@ older one does not have is not there.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
@@ -42,6 +43,7 @@ __all__ = [
     "kept_on_two_executors",
     "repartition_by_id",
     "spark_version",
+    "versions_of",
 ]
 
 Version: TypeAlias = "tuple[int, int]"
@@ -106,6 +108,18 @@ def _parsed(text: str) -> Version | None:
 
 def _shown(version: Version) -> str:
     return ".".join(map(str, version))
+
+
+def versions_of(session: SparkSession | None) -> dict[str, str]:
+    """Versions of the Spark that a session has, and of its Java, as far as they are told."""
+    found = {}
+    with contextlib.suppress(Exception):  # there may be none, or it may have ended
+        assert session is not None
+        found["spark"] = session.version
+        if is_classic(session):
+            jvm: Any = session.sparkContext._jvm
+            found["java"] = jvm.System.getProperty("java.version")
+    return found
 
 
 # --- Ends with 4.0 ------------------------------------------------------------------------------
