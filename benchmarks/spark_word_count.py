@@ -2,7 +2,8 @@
 
 The same Python functions everywhere, except in the native DataFrame version, which is only printed
 beside. By hand: count in a dict per partition, shuffle the partial counts once, combine. The
-session is started before, and each version runs once before it is measured.
+session is started before, and each version runs once before it is measured. It runs on whichever
+Spark is installed where it is called.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import add
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pyarrow as pa
 
 from benchmarks.measure import Contest, at_least, race, sample_text, tree_time
 from jetlet import Pipeline, SparkEngine, agg, sinks, sources, whole_item
+from jetlet.spark.launch.versions import arrow_batches, repartition_by_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 CORES = 2
 split = lambda line: re.split(r"\W+", line.lower())
@@ -101,8 +107,12 @@ def combine_in_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 def arrow_by_hand(engine: SparkEngine, path: Path) -> dict[str, int]:
     lines = engine.session.read.text(str(path))
     partial = lines.mapInArrow(count_in_arrow, "target int, payload binary")
-    shuffled = partial.repartitionById(CORES, "target")
-    table = shuffled.mapInArrow(combine_in_arrow, "word string, count long").toArrow()
+    shuffled = repartition_by_id(partial, CORES, "target")
+    return collect(shuffled.mapInArrow(combine_in_arrow, "word string, count long"))
+
+
+def collect(frame: DataFrame) -> dict[str, int]:
+    table = pa.Table.from_batches(arrow_batches(frame))
     return dict(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
@@ -111,8 +121,7 @@ def native(engine: SparkEngine, path: Path) -> dict[str, int]:
 
     words = f.explode(f.split(f.lower("value"), r"\W+")).alias("word")
     frame = engine.session.read.text(str(path)).select(words).where("word != ''")
-    table = frame.groupBy("word").count().toArrow()
-    return dict(zip(*(c.to_pylist() for c in table.columns), strict=True))
+    return collect(frame.groupBy("word").count())
 
 
 def main(megabytes: int = 100, repeats: int = 7) -> None:

@@ -24,6 +24,10 @@ _OTHER_FLAGS = (
 """Code flags of functions that are more than an expression."""
 _MAX_LENGTH = 64
 """Longer code (in bytes) is not looked at."""
+# Each version of Python has instructions of its own; the later ones here are those of 3.14.
+_ARGUMENT = ("LOAD_FAST", "LOAD_FAST_BORROW")
+_CONSTANT = ("LOAD_CONST", "LOAD_SMALL_INT")
+_SUBSCRIPT = (("BINARY_SUBSCR", ""), ("BINARY_OP", "[]"))
 
 
 def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
@@ -42,14 +46,14 @@ def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
         return None
     text, constant = "", None
     steps = [step for step in dis.get_instructions(fn) if step.opname not in ("RESUME", "NOP")]
-    if len(steps) < 3 or steps[0].opname != "LOAD_FAST" or steps[-1].opname != "RETURN_VALUE":
+    if len(steps) < 3 or steps[0].opname not in _ARGUMENT or steps[-1].opname != "RETURN_VALUE":
         return None
     for step in steps[1:-1]:
         if constant is not None:
-            if step.opname != "BINARY_SUBSCR":
+            if (step.opname, step.argrepr) not in _SUBSCRIPT:
                 return None
             text, constant = f"{text}[{constant}]", None
-        elif step.opname == "LOAD_CONST" and type(step.argval) in (int, str):
+        elif step.opname in _CONSTANT and type(step.argval) in (int, str):
             constant = repr(step.argval)
         elif step.opname == "LOAD_ATTR" and str(step.argval).isidentifier():
             text += f".{step.argval}"
