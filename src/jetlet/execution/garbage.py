@@ -37,6 +37,9 @@ MIDDLE_AGE, OLD_AGE = 5, 100
 From Python 3.14 on the old ones are looked at in portions, and these numbers mean other things.
 """
 
+FROZEN_BY_PYTHON = 1000
+"""Python 3.12 begins with some hundred frozen objects; who calls ``gc.freeze`` has thousands."""
+
 RUNS_KEPT = 256
 """Where much is kept, everything is looked at after so many jobs."""
 
@@ -79,7 +82,7 @@ def _enter() -> None:
         found = gc.get_threshold()
         if _jobs > 1 or not gc.isenabled() or not 0 < found[0] < YOUNG_OBJECTS:
             return
-        if gc.get_freeze_count() and not _is_kept:
+        if gc.get_freeze_count() > FROZEN_BY_PYTHON and not _is_kept:
             return
         older = found[1:] if sys.version_info >= (3, 14) else (MIDDLE_AGE, OLD_AGE)
         _found, _set = found, (YOUNG_OBJECTS, *older)
