@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import pickle
+import sys
 import traceback
 from functools import partial
 
@@ -30,7 +31,10 @@ from jetlet.testing import verify_processor
 
 FAIL = ErrorPolicy("step")
 SKIP = ErrorPolicy("step", "skip")
-DIVISION = "integer division or modulo by zero"
+DIVISION = (
+    "division by zero" if sys.version_info >= (3, 14) else "integer division or modulo by zero"
+)
+"""What Python says."""
 
 FORMS = {"loops": False} | ({"comprehension": True} if fused.COMPREHENDS else {})
 

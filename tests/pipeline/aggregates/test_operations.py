@@ -1,6 +1,7 @@
 """Every stock operation against plain Python, whichever way its items are accumulated."""
 
 import functools
+import importlib.util
 import math
 import operator
 import pickle
@@ -186,9 +187,13 @@ CASES = [
     ),
     Case("and_then", agg.counting().and_then(str), lambda items: str(len(items))),
     Case("of", own_mean, average),
-    Case("approx_distinct", agg.approx_distinct(), lambda items: len(set(items))),
-    Case("approx_quantiles", agg.approx_quantiles([0, 0.5, 1], key), quantiles),
 ]
+# A new version of Python has to wait for this library.
+if importlib.util.find_spec("datasketches") is not None:
+    CASES += [
+        Case("approx_distinct", agg.approx_distinct(), lambda items: len(set(items))),
+        Case("approx_quantiles", agg.approx_quantiles([0, 0.5, 1], key), quantiles),
+    ]
 
 for_every_operation = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 for_every_invertible = pytest.mark.parametrize(
@@ -336,7 +341,7 @@ def test_which_operations_have_deduct():
         "all_of mixed",
         "approx_distinct",
         "approx_quantiles",
-    }
+    } & {case.name for case in CASES}
 
 
 def test_made_of_operations_without_combine_has_none():

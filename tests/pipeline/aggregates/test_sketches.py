@@ -16,6 +16,8 @@ from jetlet import agg
 from jetlet.errors import UnstableKeyError
 from jetlet.pipeline.aggregates.sketches import countable
 
+pytest.importorskip("datasketches")
+
 
 class Colour(IntEnum):
     RED = 1

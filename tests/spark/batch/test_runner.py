@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,11 @@ from jetlet import JobConfig, Pipeline, agg, service, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, RunHook, Vertex, between, from_
 from jetlet.errors import JobCancelledError, JobFailedError, UnsupportedFeatureError
 from jetlet.jobs.job import JobStatus
+
+DIVISION = (
+    "division by zero" if sys.version_info >= (3, 14) else "integer division or modulo by zero"
+)
+"""What Python says."""
 
 pytestmark = pytest.mark.spark
 
@@ -238,7 +244,7 @@ class TestFailure:
             error = self.fail(engine, p)
         assert str(error) == (
             "job 'bad' failed in vertex 'fused(map, divide)' (stage 'divide') on item 0: "
-            "ZeroDivisionError: integer division or modulo by zero"
+            f"ZeroDivisionError: {DIVISION}"
         )
         assert (error.vertex, error.item) == ("fused(map, divide)", "0")
         assert isinstance(error.__cause__, ZeroDivisionError)
