@@ -15,6 +15,8 @@ import pytest
 import jetlet
 from jetlet import SparkEngine
 
+LIMIT = 1200
+"""Seconds for all scenarios of a driver, which take two minutes on a machine of their own."""
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 
 
@@ -44,7 +46,7 @@ def drive(short_lived):
             capture_output=True,
             text=True,
             check=False,
-            timeout=400,
+            timeout=LIMIT,
         )
         assert done.returncode == 0, done.stderr
         return dict(map(json.loads, done.stdout.splitlines())), done.stderr

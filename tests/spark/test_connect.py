@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.timeout(450),
+    pytest.mark.timeout(1300),
 ]
 
 SCENARIOS = (

@@ -103,8 +103,8 @@ _SYMPTOMS = (
     ),
     _Symptom(
         r"(?:No module named 'pyarrow'|PyArrow >= \S+ must be installed)",
-        "the executors have no pyarrow: install it where they run, beside pandas, or set "
-        "PYSPARK_PYTHON to an interpreter there that has it",
+        "pyarrow cannot be imported where Spark runs Python: install it there, beside pandas, or "
+        "set PYSPARK_PYTHON to an interpreter there that has it",
     ),
     _Symptom(
         r"(java\.lang\.OutOfMemoryError: [^\n]*)",
