@@ -26,6 +26,7 @@ from jetlet.errors import (
     InvalidArgumentError,
     JobCancelledError,
     JobFailedError,
+    PlanningError,
     SnapshotError,
     UnsupportedFeatureError,
 )
@@ -586,11 +587,19 @@ def test_bad_arguments_are_refused(options, match):
         sources.spark_stream("events")
 
 
-def test_over_spark_connect_it_is_refused(engine, inbox, monkeypatch):
+@pytest.mark.parametrize(
+    ("version", "refusal"),
+    [
+        ((3, 5), "over Spark Connect from Spark 4.0 on"),
+        ((4, 0), "the server of Spark Connect reach"),
+    ],
+)
+def test_what_spark_connect_does_not_have_is_refused(engine, inbox, monkeypatch, version, refusal):
     monkeypatch.setattr("jetlet.spark.micro_batch.job.context_of", lambda spark: None)
+    monkeypatch.setattr("jetlet.spark.launch.versions.spark_version", lambda spark: version)
     p = Pipeline("connect")
     p.read_from(inbox.source()).without_timestamps().write_to(sinks.noop())
-    with pytest.raises(UnsupportedFeatureError, match="over Spark Connect that is the server"):
+    with pytest.raises(PlanningError, match=refusal):
         engine.submit(p)
 
 
