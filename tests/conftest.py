@@ -15,18 +15,17 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from jetlet.jobs.members import members_coordinator
 
-# The same examples in every run, and no deadline: on a busy machine time says nothing about the
-# code. `pytest --hypothesis-profile=explore` looks for new examples instead, `quick` is for the
-# inner loop.
-settings.register_profile("jetlet", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile(
-    "quick", derandomize=True, deadline=None, max_examples=10, print_blob=True
-)
-settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+# The same examples in every run, and nobody looks at how long it takes to make or try them: on a
+# busy machine time says nothing about the code. `pytest --hypothesis-profile=explore` looks for new
+# examples instead, `quick` is for the inner loop.
+TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("jetlet", TIMELESS, derandomize=True)
+settings.register_profile("quick", TIMELESS, derandomize=True, max_examples=10)
+settings.register_profile("explore", TIMELESS, max_examples=1000)
 settings.load_profile("jetlet")
 
 SERVERS = {"kafka", "redis_process", "postgres"}

@@ -228,7 +228,7 @@ def test_ten_thousand_tasklets_on_four_threads():
         while len(execution._live) > LEFT:
             threading.Event().wait(0.002)
         settled = threading.Event()
-        for _ in range(500):
+        for _ in range(10_000):
             sizes = [len(worker.trackers) for worker in service.workers]
             if sum(sizes) == LEFT and max(sizes) - min(sizes) <= 1:
                 break

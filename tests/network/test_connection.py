@@ -324,7 +324,7 @@ def test_nothing_is_unpickled_or_kept_before_authentication(end, monkeypatch):
             )
             right.setblocking(False)
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await loop.sock_sendall(right, payload)
             except (BrokenPipeError, ConnectionResetError):
                 pass

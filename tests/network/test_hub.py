@@ -37,7 +37,7 @@ class Party:
 
     async def meet(self):
         addresses = {i: hub.listen() for i, hub in enumerate(self.hubs)}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(hub.join(addresses) for hub in self.hubs))
 
     async def leave(self):
@@ -199,7 +199,7 @@ def test_peer_with_another_secret_fails_the_join():
         hub = Hub(1, 2, SECRET, on_lost=lambda *_: None)
         hub.listen()
         with pytest.raises(JetletError, match="did not take the connection"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await hub.join({0: stranger.listen()})
         hub.close()
         stranger.close()
@@ -216,7 +216,7 @@ def test_closing_ends_a_join_that_waits():
         await asyncio.sleep(0)
         hub.close()
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await task
 
     asyncio.run(main())

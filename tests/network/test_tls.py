@@ -41,7 +41,7 @@ def test_members_meet_over_tls(tls):
         one, two = hub(0, tls), hub(1, tls)
         addresses = {0: one.listen(), 1: two.listen()}
         assert addresses[0].startswith("tcp:127.0.0.1:")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(one.join(addresses), two.join(addresses))
         transport = one.connections[1]._transport
         assert transport.get_extra_info("ssl_object").version() == "TLSv1.3"
@@ -57,7 +57,7 @@ def test_other_certificate_is_refused(tls):
         one, two = hub(0, tls), hub(1, Credentials.made_for_job())
         addresses = {0: one.listen(), 1: two.listen()}
         with pytest.raises(JetletError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await two.join(addresses)
         assert not one.connections
         one.close()
@@ -72,7 +72,7 @@ def test_certificate_without_the_secret_is_refused(tls):
         one, two = hub(0, tls), hub(1, tls, new_secret())
         addresses = {0: one.listen(), 1: two.listen()}
         with pytest.raises(JetletError, match="did not take the connection"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await two.join(addresses)
         assert not one.connections
         one.close()

@@ -23,6 +23,7 @@ from jetlet.errors import (
 )
 from jetlet.pipeline.source import BatchSource
 from jetlet.processors.ends.read import ReadSupplier
+from jetlet.snapshots import driver
 from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
 from jetlet.snapshots.store import SnapshotStore
 from jetlet.storage.file_systems import LocalStorage, locate
@@ -662,7 +663,8 @@ def test_snapshot_that_takes_too_long_restarts_the_job(engine, kit, config, capl
     assert any("it is restarted" in each and "stuck#0" in each for each in told)
 
 
-def test_snapshot_that_comes_late_counts(engine, kit, config):
+def test_snapshot_that_comes_late_counts(engine, kit, config, monkeypatch):
+    monkeypatch.setattr(driver, "MAX_OVERDUE", 60)  # so that it may be rather late
     ledger, tap, released = kit.Ledger(), kit.Tap(1000), threading.Event()
     dag = stuck_dag(kit, ledger, tap, released, [kit.PROMPT])
     job = engine.submit(dag, config(snapshot_timeout=1.0))

@@ -131,7 +131,7 @@ def signed(tmp_path_factory):
     return stored, Path(stored.directory.path, stored.record.files[0].name)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_bit_of_a_file_can_be_changed(signed, data):
     stored, path = signed

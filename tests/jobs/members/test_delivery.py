@@ -152,7 +152,10 @@ def engine(request):
         yield made
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(plan=dag_plans())
 def test_every_item_arrives_exactly_as_often_as_it_should(engine, plan):
     dag, seen = build(plan)
