@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -17,6 +19,8 @@ from jetlet.core import (
     ProcessorContext,
     ProcessorSupplier,
     SnapshotBarrier,
+    State,
+    Traits,
     Watermark,
     traverse,
 )
@@ -164,6 +168,60 @@ def test_one_item_may_become_many():
 def test_saved_state_survives_restores():
     verify_processor(Summer, input=[1, 2, 3], expect_output=[6])
     verify_processor(Counting, input=list("abcab"), expect_output=[("a", 2), ("b", 2), ("c", 1)])
+
+
+class InOrderOfTime(Processor):
+    """Holds events back until the watermark has passed them, and emits them in order of time."""
+
+    traits = Traits(state=State.SAVED, handles_times=True)
+
+    def __init__(self):
+        self.held = {}
+        self.due = []
+
+    def process_item(self, ordinal, event):
+        time, item = event
+        self.held[time] = [*self.held.get(time, ()), item]
+        return True
+
+    def try_process_watermark(self, watermark):
+        return self.emit_before(watermark.timestamp) and self.outbox.offer(watermark)
+
+    def complete(self):
+        return self.emit_before(math.inf)
+
+    def emit_before(self, end):
+        for time in sorted(time for time in self.held if time < end):
+            self.due += [(time, item) for item in self.held.pop(time)]
+        while self.due and self.outbox.offer(self.due[0]):
+            self.due.pop(0)
+        return not self.due
+
+    def save_to_snapshot(self):
+        return self.emit_before(-math.inf) and self.outbox.offer_batch_to_snapshot(
+            [(time, list(items)) for time, items in self.held.items()]
+        )
+
+    def restore_from_snapshot(self, inbox):
+        self.held.update(inbox.take())
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), max_size=20)
+
+
+@given(parts=st.lists(EVENTS, max_size=3))
+def test_processor_that_handles_times_passes_in_all_modes(parts):
+    """It gets events and watermarks, and emits the same, as behind a stage with timestamps."""
+    input, expected = [], []
+    for number, part in enumerate(parts):
+        events = [(time + 100 * number, item) for time, item in part]
+        end = Watermark(100 * (number + 1))
+        input += [*events, end]
+        expected += [*sorted(events, key=itemgetter(0)), end]
+    late = [(1000, "z"), (999, "y")]
+    verify_processor(
+        InOrderOfTime, input=input + late, expect_output=expected + sorted(late), order_matters=True
+    )
 
 
 def test_none_is_an_ordinary_item():
