@@ -70,7 +70,8 @@ class ProcessorContext:
     count: Callable[[str, int], None] = field(default=lambda name, amount: None)
     """Add to a counter of this processor, shown in the job's metrics."""
     has_input: Callable[[], bool] = _has_nothing
-    """Whether anything waits in the queues that lead to this processor."""
+    """Whether anything waits in the queues that lead to this processor, or is held by somebody
+    before it on this member who has got nowhere since this was asked last."""
 
     @property
     def global_index(self) -> int:
@@ -106,6 +107,8 @@ class Processor:
     is_cooperative: bool = True
     is_waiting: bool = False
     """Set it while you leave the inbox untouched because you wait for something outside."""
+    is_holding: bool = False
+    """True while it has taken items off the inbox and is not done with them. From any thread."""
     makes_watermarks: bool = False
     """True if the watermarks it emits are its own and not those of its input, combined."""
 

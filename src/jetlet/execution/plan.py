@@ -200,6 +200,9 @@ class ExecutionPlan:
             for producer, row in zip(producers, wiring.local, strict=True):
                 for index, queue in row.items():
                     _join(queue, producer, consumers[index], run)
+                    consumer = consumers[index]
+                    if isinstance(consumer, ProcessorTasklet):
+                        consumer.feeders.append(producer)
             tasklets += self._network_tasklets(
                 number, edge, wiring, producers, consumers, run, origins
             )

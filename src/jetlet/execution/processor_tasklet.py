@@ -88,8 +88,13 @@ class ProcessorTasklet(Tasklet):
             wake=self.waker.wake,
             count=self.metrics.count,
             report=self._part.keeping(context.report),
-            has_input=lambda: any(edge.size for edge in inbound),
+            has_input=self._has_input,
         )
+        self._inbound = tuple(inbound)
+        self.feeders: list[Tasklet] = []
+        """Those on this member who emit to it."""
+        self._before: dict[ProcessorTasklet, int] | None = None
+        """All before it, the farthest first, and how often each has made progress."""
         self._inbox = Inbox()
         self._is_filled = False
         """True from when the inbox is filled until all of it is dealt with."""
@@ -217,6 +222,25 @@ class ProcessorTasklet(Tasklet):
         if self._state is not _PROCESS_INBOX:
             return None
         return next(map(shorten, self._inbox.at_hand()), None)
+
+    def is_holding(self) -> bool:
+        return bool(
+            self._is_filled
+            or self.outbox.is_blocked
+            or self.processor.is_holding
+            or any(edge.size for edge in self._inbound)
+        )
+
+    def _has_input(self) -> bool:
+        """Something waits here, or is held before it by somebody who has got nowhere lately."""
+        if self._before is None:
+            self._before = _all_before(self)
+        is_held = False
+        # The farthest first: what one has handed on meanwhile is seen at the next.
+        for tasklet, calls in self._before.items():
+            self._before[tasklet] = tasklet.metrics.calls
+            is_held = is_held or (calls == tasklet.metrics.calls and tasklet.is_holding())
+        return is_held or any(edge.size for edge in self._inbound)
 
     # --- The state machine ------------------------------------------------------------------
 
@@ -550,6 +574,17 @@ class ProcessorTasklet(Tasklet):
     def _end(self) -> None:
         self._state = _END
         self.waker.wake()
+
+
+def _all_before(tasklet: ProcessorTasklet) -> dict[ProcessorTasklet, int]:
+    """All that lead to a tasklet on this member, the farthest first."""
+    found: dict[ProcessorTasklet, int] = {}
+    following: Sequence[Tasklet] = [tasklet]
+    while following:
+        feeders = [each for t in following if isinstance(t, ProcessorTasklet) for each in t.feeders]
+        following = [t for t in dict.fromkeys(feeders) if t not in found]
+        found.update((t, -1) for t in following if isinstance(t, ProcessorTasklet))
+    return dict(reversed(found.items()))
 
 
 def _by_priority(edges: Sequence[InboundEdge]) -> list[list[InboundEdge]]:

@@ -74,6 +74,10 @@ class Tasklet(ABC):
     def interrupt(self) -> None:  # noqa: B027 - optional
         """The job is ending: make a blocked ``call`` return soon. From any thread."""
 
+    def is_holding(self) -> bool:
+        """True if something that has come to it is still there; from any thread."""
+        return False
+
     def drain(self) -> None:  # noqa: B027 - optional
         """Take nothing more from outside, and end when what was taken is done with. From any
         thread, at any time.

@@ -168,6 +168,10 @@ class AsyncMapProcessor(BatchProcessor):
         self._is_saving = False
         self._restored: list[tuple[tuple[int, int], Any]] = []
 
+    @property
+    def is_holding(self) -> bool:  # type: ignore[override]
+        return bool(self._in_flight)
+
     def join_micro_batch(self, part: BatchPart) -> None:
         self._drains = True
 
