@@ -237,3 +237,21 @@ def test_queries_and_changes_by_key(engine, tmp_path):
     rows = database.execute("SELECT * FROM copies ORDER BY id").fetchall()
     database.close()
     assert rows == [(n, 7) for n in range(0, 2000, 2)]
+
+
+def test_directories_named_by_keys(engine, tmp_path):
+    rows = [{"day": f"day {n % 4}", "shop": n % 3, "n": n} for n in range(3000)]
+    written = Pipeline("written")
+    written.read_from(sources.items(rows)).write_to(
+        sinks.json_lines(tmp_path / "out", partition_by=["day", "shop"])
+    )
+    p, out = Pipeline("read"), sinks.collect()
+    p.read_from(sources.json_lines(tmp_path / "out")).write_to(out)
+
+    engine.run(written)
+    engine.run(written)  # takes the place of the first
+    engine.run(p)
+
+    expected = [{**row, "shop": str(row["shop"])} for row in rows]
+    assert sorted(out.items, key=lambda row: row["n"]) == expected
+    assert len(list(tmp_path.glob("out/day=*/shop=*"))) == 12

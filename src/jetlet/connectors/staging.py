@@ -24,8 +24,9 @@ class StagedFile:
     """A prepared transaction."""
 
     transaction: TransactionId
-    name: str
-    """The name of the file within the directory of the transaction's run."""
+    files: tuple[tuple[str, str], ...]
+    """The files of the transaction: the directory of the output that each is for, empty for the
+    output itself, and its name within the directory of the transaction's run."""
 
 
 def stem(transaction: TransactionId, first: int = 0) -> str:

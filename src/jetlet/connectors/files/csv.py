@@ -164,7 +164,8 @@ class CsvSource(FileSource[T]):
     def read(self, split: FileSplit) -> Iterator[list[Any]]:
         if csv.field_size_limit() < LARGEST_FIELD:
             csv.field_size_limit(LARGEST_FIELD)
-        return self._read_rows(split) if self._multiline else self._read_lines(split)
+        rows = self._read_rows(split) if self._multiline else self._read_lines(split)
+        return self.keyed(split.location, rows)
 
     def _read_rows(self, split: FileSplit) -> Iterator[list[Any]]:
         """Rows may go on over line ends, so this is the whole file."""

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, TypedDict, TypeVar
 
+from jetlet.connectors.files.partitions import is_partition, keys_in, with_keys
 from jetlet.core.arguments import check_count, check_encoding, check_name
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
 from jetlet.pipeline.checks import check_on_error
+from jetlet.pipeline.errors import Rejected
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.source import BatchSource
 from jetlet.storage.compression import codec_of, decompressing
@@ -62,7 +64,8 @@ class FileSet:
     """The files that a path argument names.
 
     A path may be a file, a directory, a glob, or a URL of any of these. A directory, named or
-    matched by a glob, stands for the files right in it. Names that begin with ``_`` or ``.`` are
+    matched by a glob, stands for the files right in it, and in directories below it that are named
+    by a key, such as ``day=2026-11-19``. Names that begin with ``_`` or ``.`` are
     left out unless they are written out, so ``_SUCCESS`` and unfinished output are never read.
     """
 
@@ -109,12 +112,28 @@ class FileSet:
                 found.setdefault(file.location, file)
         return [*found.values()]
 
+    def keys_of(self, location: str) -> dict[str, str | None]:
+        """What the directories of a file say that are below the path that was given."""
+        if "=" not in location:
+            return {}
+        below: list[str] = []
+        for pattern in self.patterns:
+            base = self._where(pattern)
+            if has_wildcard(base):
+                base = re.split(r"[*?\[]", base, maxsplit=1)[0].rpartition("/")[0]
+            base = base.rstrip("/") + "/"
+            if location.startswith(base):
+                below = max(below, location[len(base) :].split("/")[:-1], key=len)
+        return keys_in(below)
+
+    def _where(self, pattern: str) -> str:
+        if is_url(pattern):
+            return pattern
+        where = os.path.join(self.directory, os.path.expanduser(pattern))  # noqa: PTH111, PTH118
+        return re.sub(r"/(\./|/)+|/\.$", "/", where)  # not normpath: ".." may follow a link
+
     def _find(self, pattern: str) -> Iterable[FileInfo]:
-        where = pattern
-        if not is_url(pattern):
-            where = os.path.join(self.directory, os.path.expanduser(pattern))  # noqa: PTH111, PTH118
-            where = re.sub(r"/(\./|/)+|/\.$", "/", where)  # not normpath: ".." may follow a link
-        storage, path = locate(where, self.options)
+        storage, path = locate(self._where(pattern), self.options)
         # A file may have a name that looks like a glob; then it is meant.
         if file := storage.stat(path):
             return [file]
@@ -208,6 +227,15 @@ class FileSource(BatchSource[T]):
         if not self.is_blocking:
             self._found = self.files.list()
 
+    def keyed(self, location: str, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """The items of a file, with the keys of its directory as fields."""
+        keys = self.files.keys_of(location)
+        if not keys:
+            return batches
+        return (
+            batch if isinstance(batch, Rejected) else with_keys(keys, batch) for batch in batches
+        )
+
     def cut(self, target: int, *, splittable: bool) -> list[FileSplit]:
         """The files as byte ranges; each in one piece if not splittable, or compressed."""
         files, self._found = self._found or self.files.list(), None
@@ -236,9 +264,14 @@ def _files_in(storage: Storage, path: str) -> list[FileInfo] | None:
     entries = storage.entries(path)
     if entries is None:
         return None
-    return [
-        entry.info for entry in entries if not entry.is_directory and not _is_hidden(entry.name)
-    ]
+    files = []
+    for entry in entries:
+        if not entry.is_directory:
+            if not _is_hidden(entry.name):
+                files.append(entry.info)
+        elif is_partition(entry.name):
+            files += _files_in(storage, storage.join(path, entry.name)) or ()
+    return files
 
 
 def _matching(storage: Storage, path: str) -> list[FileInfo]:

@@ -87,6 +87,9 @@ class JsonLinesSource(FileSource[Any]):
         return self.cut(target, splittable=is_splittable(self.encoding))
 
     def read(self, split: FileSplit) -> Iterator[list[Any]]:
+        return self.keyed(split.location, self._values(split))
+
+    def _values(self, split: FileSplit) -> Iterator[list[Any]]:
         numbers = LineNumbers(split, self.files.options)
         decode = self._decoder()
         for block, lines in numbers.blocks(self.encoding, self.errors):

@@ -19,6 +19,7 @@ from jetlet.connectors.files.input import (
     Path,
     Paths,
 )
+from jetlet.connectors.files.partitions import PartitionBy
 from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_choice, shortened
@@ -110,7 +111,10 @@ class ParquetSource(FileSource[dict[str, Any]]):
         import pyarrow.parquet as pq
 
         try:
-            with self._open(self.files.list()[0].location) as file:
+            first = self.files.list()[0].location
+            if self.files.keys_of(first):
+                return ANY  # there are more fields than the columns of the file
+            with self._open(first) as file:
                 schema = pq.read_schema(file)
                 names = self._columns or schema.names
                 return struct_of({name: arrow_type(schema.field(name).type) for name in names})
@@ -118,9 +122,11 @@ class ParquetSource(FileSource[dict[str, Any]]):
             return ANY
 
     def read(self, split: RowGroups) -> Iterator[list[dict[str, Any]]]:
-        return self._read(split, BATCH_SIZE)
+        return self.keyed(split.location, self._read(split, BATCH_SIZE))
 
     def read_columns(self, split: RowGroups) -> Iterator[Sequence[dict[str, Any]]]:
+        if self.files.keys_of(split.location):
+            return self.read(split)
         return self._read(split, TABLE_SIZE, in_columns=True)
 
     def _read(self, split: RowGroups, size: int, *, in_columns: bool = False) -> Iterator[Any]:
@@ -251,11 +257,18 @@ class ParquetSink(FileSink[Any]):
         schema: pa.Schema | Sequence[str] | None = None,
         compression: str | None = "snappy",
         mode: Mode = "overwrite",
+        partition_by: PartitionBy | None = None,
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         _require_arrow("sinks.parquet")
-        super().__init__(directory, mode=mode, name=name, storage_options=storage_options)
+        super().__init__(
+            directory,
+            mode=mode,
+            partition_by=partition_by,
+            name=name,
+            storage_options=storage_options,
+        )
         if compression is not None:
             check_choice("sinks.parquet: compression", compression, *COMPRESSIONS)
         if schema is None or type(schema).__module__.partition(".")[0] == "pyarrow":

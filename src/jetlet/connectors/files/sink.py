@@ -8,6 +8,9 @@ reader finds whole files only, and the previous output until the new one is comp
 Where that would be too late, because the job takes snapshots or does not end, each transaction is a
 file: see :mod:`jetlet.connectors.files.transactions`.
 
+With ``partition_by`` each writer has a file for each key: it is staged beside the others, and goes
+to a directory such as ``day=2026-11-19`` inside the target.
+
 A format subclasses :class:`FileSink` and gives an encoder.
 """
 
@@ -17,13 +20,20 @@ import json
 import os
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Protocol, TypedDict, TypeVar
 from urllib.parse import quote
 
 from jetlet.connectors.files.input import SUCCESS, Path
+from jetlet.connectors.files.partitions import (
+    PartitionBy,
+    PartitionedWriter,
+    Partitioning,
+    is_partition,
+)
 from jetlet.connectors.staging import StagedFile, stem
 from jetlet.core.arguments import check_choice, check_name
 from jetlet.errors import InvalidArgumentError, JobFailedError, OutputExistsError
@@ -44,6 +54,7 @@ class SinkOptions(TypedDict, total=False):
 
     compression: str | None
     mode: Mode
+    partition_by: PartitionBy | None
     name: str | None
     storage_options: Mapping[str, Any] | None
 
@@ -52,6 +63,11 @@ _STAGING = ".jetlet-"
 _BEGUN = ".begun"
 _PART = re.compile(r"part-(\d{5,})(-[^/]*)?(\.[A-Za-z0-9.]+)?")
 _CHECKSUM = re.compile(r"\.(part-.*|_SUCCESS)\.crc")  # Hadoop writes one beside every file
+
+
+StagedName = tuple[str, str]
+"""The directory below the target that a file is for, empty for the target itself, and its name in
+the staging directory."""
 
 
 class PartEncoder(Protocol):
@@ -65,10 +81,10 @@ class PartEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """A writer's message to the commit: its file in the staging directory, if it wrote any item."""
+    """A writer's message to the commit: its files in the staging directory."""
 
     writer_id: str
-    file: str | None
+    files: tuple[StagedName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,7 @@ class FileSink(TransactionalSink[T]):
         *,
         compression: str | None = None,
         mode: Mode = "overwrite",
+        partition_by: PartitionBy | None = None,
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -117,6 +134,9 @@ class FileSink(TransactionalSink[T]):
         self.place = without_credentials(self._location).rstrip("/") or "/"
         self._extension = self.extension + (ENDINGS[compression] if compression else "")
         self._mode = mode
+        self._partitioning = (
+            None if partition_by is None else Partitioning(self._what, partition_by)
+        )
         self._options = storage_options
         title = self.kind.replace("_", "-")
         self.name = check_name(self._what, name) or f"{title}-sink({self._given})"
@@ -133,7 +153,7 @@ class FileSink(TransactionalSink[T]):
                 f"{self._what}({self._given!r}): this is a file; write the name of a directory, "
                 "which the part files go to"
             )
-        before = storage.entries(target) or []
+        before = _output(storage, target) or []
         self._check_target(before)
         staging = self.staging(storage, target, run_id)
         try:
@@ -166,29 +186,37 @@ class FileSink(TransactionalSink[T]):
 
     def open(self, run_id: str, writer_id: str) -> SinkWriter[T]:
         storage, target = self.locate()
-        return self.part(storage, self.staging(storage, target, run_id), writer_id)
+        return self.writer(storage, self.staging(storage, target, run_id), writer_id)
 
-    def part(self, storage: Storage, directory: str, writer_id: str) -> PartWriter:
-        """A writer of one file."""
-        return PartWriter(
-            writer_id,
-            storage,
-            directory,
-            _file_name(writer_id) + self._extension,
-            self.encoder,
-            self._compression,
-            self.name,
-        )
+    def writer(self, storage: Storage, staging: str, writer_id: str) -> SinkWriter[T]:
+        """What writes a file in the staging directory, or one for each key."""
+
+        def part(number: int | None) -> PartWriter:
+            suffix = "" if number is None else f".{number}"
+            return PartWriter(
+                writer_id,
+                storage,
+                staging,
+                _file_name(writer_id) + suffix + self._extension,
+                self.encoder,
+                self._compression,
+                self.name,
+            )
+
+        if self._partitioning is None:
+            return part(None)
+        return PartitionedWriter(writer_id, self._partitioning, part)
 
     def open_transactional(self, place: WriterPlace) -> FileTransactionWriter[T]:
         from jetlet.connectors.files.transactions import FileTransactionWriter
 
         return FileTransactionWriter(self, place)
 
-    def part_of(self, transaction: TransactionId, first: int) -> str:
-        """The name of the part that a transaction becomes."""
+    def part_of(self, transaction: TransactionId, first: int, name: str) -> str:
+        """The name of the part that a staged file of a transaction becomes."""
         run = _file_name(transaction.run_id)
-        return f"part-{stem(transaction, first)}-{run}{self._extension}"
+        number = name.removeprefix(_file_name(stem(transaction))).removesuffix(self._extension)
+        return f"part-{stem(transaction, first)}{number.replace('.', '-')}-{run}{self._extension}"
 
     def commit_last(self, run_id: str, vertex: str, prepared: Sequence[StagedFile]) -> None:
         from jetlet.connectors.files.transactions import Publication
@@ -208,7 +236,7 @@ class FileSink(TransactionalSink[T]):
         storage, target = self.locate()
         staging = self.staging(storage, target, run_id)
         parts = self._finished(storage, staging, messages)
-        before = storage.entries(target)
+        before = _output(storage, target)
         if before is None:
             storage.make_directory(target)
             before = []
@@ -217,14 +245,19 @@ class FileSink(TransactionalSink[T]):
 
         if any(entry.name == SUCCESS for entry in before):
             storage.remove(storage.join(target, SUCCESS))
-        names = self._part_names(run_id, len(parts), before)
-        for part, name in zip(parts, names, strict=True):
+        names = self._part_names(run_id, parts, before)
+        changed = {_directory_of(name) for name in names}
+        for directory in sorted(changed):
+            storage.make_directory(storage.join(target, directory) if directory else target)
+        for (_, part), name in zip(parts, names, strict=True):
             storage.move(storage.join(staging, part), storage.join(target, name))
         if self._mode == "overwrite":
             replaced = {*names, SUCCESS}
             for entry in before:
                 if _is_part(entry) and entry.name not in replaced:
-                    storage.remove(storage.join(target, entry.name))
+                    remove_part(storage, target, entry.name)
+        for directory in sorted(changed - {""}):
+            storage.sync_directory(storage.join(target, directory))
         storage.sync_directory(target)
         storage.close_durably(storage.create(storage.join(target, SUCCESS)))
         storage.remove_tree(staging)
@@ -254,12 +287,14 @@ class FileSink(TransactionalSink[T]):
                 "mode='append' to add to this one"
             )
 
-    def _finished(self, storage: Storage, staging: str, messages: Sequence[Any]) -> list[str]:
+    def _finished(
+        self, storage: Storage, staging: str, messages: Sequence[WrittenPart]
+    ) -> list[StagedName]:
         """The staged files that count, in the order of their parts."""
         ordered = sorted(messages, key=lambda part: _natural(part.writer_id))
-        files = [part.file for part in ordered if part.file is not None]
+        files = [file for part in ordered for file in part.files]
         there = {entry.name for entry in storage.entries(staging) or ()}
-        missing = [file for file in files if file not in there]
+        missing = [name for _, name in files if name not in there]
         if missing:
             raise JobFailedError(
                 f"{self._what}({self._given!r}): what {len(missing)} of {len(files)} writers wrote "
@@ -269,20 +304,26 @@ class FileSink(TransactionalSink[T]):
             )
         return files
 
-    def _part_names(self, run_id: str, count: int, before: list[Entry]) -> list[str]:
-        if self._mode != "append":
-            return [f"part-{i:05}{self._extension}" for i in range(count)]
+    def _part_names(
+        self, run_id: str, parts: Sequence[StagedName], before: list[Entry]
+    ) -> list[str]:
         # Numbers go on, so that a reader that sorts by name sees the older output first; the run
         # makes a name unique among runs that append at the same time.
         first = self._next_number(before)
-        run = _file_name(run_id)
-        return [f"part-{first + i:05}-{run}{self._extension}" for i in range(count)]
+        run = f"-{_file_name(run_id)}" if self._mode == "append" else ""
+        taken: Counter[str] = Counter()
+        names = []
+        for directory, _ in parts:
+            name = f"part-{first + taken[directory]:05}{run}{self._extension}"
+            names.append(f"{directory}/{name}" if directory else name)
+            taken[directory] += 1
+        return names
 
     def _next_number(self, before: list[Entry]) -> int:
         """The number of the first part that is added to a directory."""
         if self._mode != "append":
             return 0
-        taken = [int(found[1]) for e in before if (found := _PART.fullmatch(e.name))]
+        taken = [int(found[1]) for e in before if (found := _PART.fullmatch(_last_of(e.name)))]
         return max(taken, default=-1) + 1
 
     def locate(self) -> tuple[Storage, str]:
@@ -327,12 +368,12 @@ class PartWriter(SinkWriter[Any]):
 
     def finish(self) -> WrittenPart:
         if self._encoder is None or self._file is None:
-            return WrittenPart(self._writer_id, None)
+            return WrittenPart(self._writer_id, ())
         self._encoder.close()
         if self._stream is not None:
             self._stream.close()
         self._storage.close_durably(self._file)
-        return WrittenPart(self._writer_id, self._file_name)
+        return WrittenPart(self._writer_id, (("", self._file_name),))
 
     def abort(self) -> None:
         if self._file is None:
@@ -370,8 +411,40 @@ def _is_part(entry: Entry) -> bool:
     """True for what a sink of ours, or Spark's, leaves in its directory."""
     if entry.is_directory:
         return False
-    name = entry.name
+    name = _last_of(entry.name)
     return name == SUCCESS or bool(_PART.fullmatch(name) or _CHECKSUM.fullmatch(name))
+
+
+def _last_of(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _directory_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _output(storage: Storage, target: str) -> list[Entry] | None:
+    """What is in a directory and, with names below it, in directories of it that say keys."""
+    entries = storage.entries(target)
+    if entries is None:
+        return None
+    found = []
+    for entry in entries:
+        if not entry.is_directory or not is_partition(entry.name):
+            found.append(entry)
+            continue
+        below = _output(storage, storage.join(target, entry.name)) or []
+        found += [replace(each, name=f"{entry.name}/{each.name}") for each in below]
+    return found
+
+
+def remove_part(storage: Storage, target: str, name: str) -> None:
+    """Remove a file of an earlier run, and the directories that are empty then."""
+    storage.remove(storage.join(target, name))
+    directory = _directory_of(name)
+    while directory:
+        storage.remove_directory(storage.join(target, directory))
+        directory = _directory_of(directory)
 
 
 def _file_name(id: str) -> str:

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jetlet.connectors.files.sink import remove_part
 from jetlet.connectors.staging import KEPT, StagedFile, leftovers, stem
 from jetlet.errors import JobFailedError
-from jetlet.pipeline.sink import TransactionId, TransactionWriter, WriterPlace
+from jetlet.pipeline.sink import SinkWriter, TransactionId, TransactionWriter, WriterPlace
 
 if TYPE_CHECKING:
-    from jetlet.connectors.files.sink import Beginning, FileSink, PartWriter
+    from jetlet.connectors.files.sink import Beginning, FileSink, WrittenPart
     from jetlet.storage.file_systems import Storage
 
 T = TypeVar("T")
@@ -36,13 +37,21 @@ class Publication:
         """Move a file into place, if that is not done yet; false if it is nowhere."""
         storage, sink, transaction = self._storage, self._sink, staged.transaction
         begun = self.replace(transaction.run_id)
-        name = sink.part_of(transaction, begun.first)
         staging = sink.staging(storage, self._target, transaction.run_id)
-        part = storage.join(self._target, name)
-        return any(
-            storage.move_again(storage.join(staging, name), part)
-            for name in (staged.name, KEPT + staged.name)
-        )
+        is_all_there = True
+        for directory, name in staged.files:
+            target = self._target
+            if directory:
+                target = storage.join(target, directory)
+                storage.make_directory(target)
+            part = storage.join(target, sink.part_of(transaction, begun.first, name))
+            is_all_there &= any(
+                storage.move_again(storage.join(staging, each), part)
+                for each in (name, KEPT + name)
+            )
+            if directory:
+                storage.sync_directory(target)
+        return is_all_there
 
     def replace(self, run_id: str) -> Beginning:
         """Remove the files that a run replaces."""
@@ -52,7 +61,7 @@ class Publication:
             begun = self._runs[run_id] = self._sink.beginning(storage, target, run_id)
             for name in begun.replaced:
                 with suppress(FileNotFoundError):
-                    storage.remove(storage.join(target, name))
+                    remove_part(storage, target, name)
         return begun
 
 
@@ -66,11 +75,11 @@ class FileTransactionWriter(TransactionWriter[T]):
         self._staging = sink.staging(self._storage, self._target, place.run_id)
         self._publication = Publication(sink, self._storage, self._target)
         self._transaction: TransactionId | None = None
-        self._part: PartWriter | None = None
+        self._part: SinkWriter[T] | None = None
 
     def begin(self, transaction: TransactionId) -> None:
         self._transaction = transaction
-        self._part = self._sink.part(self._storage, self._staging, stem(transaction))
+        self._part = self._sink.writer(self._storage, self._staging, stem(transaction))
 
     def write(self, batch: Sequence[T]) -> None:
         assert self._part is not None
@@ -80,22 +89,22 @@ class FileTransactionWriter(TransactionWriter[T]):
         part, transaction = self._part, self._transaction
         assert part is not None
         assert transaction is not None
-        name = part.finish().file
-        assert name is not None
+        written: WrittenPart = part.finish()
         self._part = None
         self._storage.sync_directory(self._staging)
-        return StagedFile(transaction, name)
+        return StagedFile(transaction, written.files)
 
     def keep(self, prepared: StagedFile) -> None:
-        storage, name = self._storage, prepared.name
-        storage.move(storage.join(self._staging, name), storage.join(self._staging, KEPT + name))
-        storage.sync_directory(self._staging)
+        storage, staging = self._storage, self._staging
+        for _, name in prepared.files:
+            storage.move(storage.join(staging, name), storage.join(staging, KEPT + name))
+        storage.sync_directory(staging)
 
     def commit(self, prepared: StagedFile) -> None:
         if not self._publication.publish(prepared):
             raise JobFailedError(
-                f"{prepared.name!r} was written to {self._staging!r}, and now it is neither there "
-                "nor among the output: somebody has removed it",
+                f"{prepared.files[0][1]!r} was written to {self._staging!r}, and now it is neither "
+                "there nor among the output: somebody has removed it",
                 vertex=self._sink.name,
             )
         self._storage.sync_directory(self._target)
