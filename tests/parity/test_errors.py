@@ -21,6 +21,7 @@ from jetlet import (
     sinks,
     sources,
     whole_item,
+    windows,
 )
 from jetlet.errors import JobFailedError, UnpicklableFunctionError, UnstableKeyError
 
@@ -81,6 +82,15 @@ class Ambiguous:
 
 MAKER = service(lambda context: check)
 
+COUNTED_LIST = agg.all_of(agg.counting(), agg.to_list(check))
+
+
+def counted(result):
+    count, items = result
+    assert count == len(items)
+    return items
+
+
 STAGES = {
     "map": lambda s, e: s.map(check, on_error=e),
     "filter": lambda s, e: s.filter(lambda x: check(x) >= 0, on_error=e),
@@ -128,6 +138,38 @@ STAGES = {
         s.grouping_key(check)
         .rolling_aggregate(agg.counting(), on_error=e)
         .map(lambda entry: entry[0])
+    ),
+    # An item that fails leaves nothing behind, not even in the count.
+    "aggregate": lambda s, e: s.aggregate(COUNTED_LIST, on_error=e).flat_map(counted),
+    "aggregate-in-one-stage": lambda s, e: s.aggregate(
+        agg.of(create=list, accumulate=lambda acc, x: [*acc, check(x)]), on_error=e
+    ).flat_map(list),
+    "aggregate-keyed": lambda s, e: (
+        s.grouping_key(lambda x: x % 5)
+        .aggregate(COUNTED_LIST, on_error=e)
+        .flat_map(lambda entry: counted(entry[1]))
+    ),
+    "aggregate-key-fn": lambda s, e: (
+        s.grouping_key(check).aggregate(agg.to_list(), on_error=e).flat_map(lambda entry: entry[1])
+    ),
+    "aggregate-two": lambda s, e: s.aggregate2(
+        COUNTED_LIST, s.filter(lambda x: x < 0), agg.counting(), on_error=e
+    ).flat_map(lambda results: counted(results[0])),
+    "window": lambda s, e: (
+        s.add_timestamps(abs)
+        .window(windows.sliding(20, 20))
+        .aggregate(COUNTED_LIST, on_error=e)
+        .flat_map(lambda window: counted(window.result))
+    ),
+    "session": lambda s, e: (
+        s.add_timestamps(abs)
+        .grouping_key(lambda x: x % 5)
+        .window(windows.session(7))
+        .aggregate(COUNTED_LIST, on_error=e)
+        .flat_map(lambda window: counted(window.result))
+    ),
+    "process": lambda s, e: s.grouping_key(lambda x: x % 5).process(
+        lambda ctx, state, x: ctx.emit(check(x)), on_error=e
     ),
     "distinct": lambda s, e: s.grouping_key(check).distinct(on_error=e),
     "sort": lambda s, e: s.sort(check, on_error=e),

@@ -8,7 +8,7 @@ by another name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.partitioning import stable_hash
 from jetlet.pipeline.expressions.expression import (
@@ -20,11 +20,16 @@ from jetlet.pipeline.expressions.expression import (
 )
 from jetlet.pipeline.expressions.expression import it as whole_item
 
+if TYPE_CHECKING:
+    from jetlet.pipeline.aggregates.operation import AggregateOperation
+
 __all__ = [
     "HASHES",
     "call_each",
+    "can_be_added",
     "entry_key",
     "entry_value",
+    "has_stable_key",
     "is_sampled",
     "plain_function",
     "whole_item",
@@ -53,3 +58,22 @@ def call_each(fn: Callable[[T], R], batch: Sequence[T]) -> list[R]:
 def is_sampled(key_fn: Callable[[Any], Any], seed: int, limit: int, item: Any) -> bool:
     """Whether an item belongs to a sample of ``limit`` in ``HASHES``, going by its key."""
     return stable_hash((seed, key_fn(item))) < limit
+
+
+def has_stable_key(key_fn: Callable[[Any], Any], item: Any) -> bool:
+    """True; raises what the key function raises, or that the key has no stable hash."""
+    stable_hash(key_fn(item))
+    return True
+
+
+def can_be_added(
+    operation: AggregateOperation[Any, Any, Any],
+    ordinal: int,
+    key_fn: Callable[[Any], Any] | None,
+    item: Any,
+) -> bool:
+    """True; raises what comes of adding the item to a new accumulator, or of its key."""
+    if key_fn is not None:
+        has_stable_key(key_fn, item)
+    operation.accumulate[ordinal](operation.create(), item)
+    return True

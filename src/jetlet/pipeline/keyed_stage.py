@@ -73,26 +73,35 @@ class StageWithKey(Generic[T, K]):
         *,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[tuple[K, R]]:
         """One ``(key, result)`` for each key."""
         check_operation("aggregate", operation, 1)
-        return self._co_aggregate((), operation, name, local_parallelism)
+        return self._co_aggregate((), operation, name, local_parallelism, on_error)
 
     def aggregate2(
-        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+        self,
+        *arguments: Any,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[tuple[K, Any]]:
         """One ``(key, result)`` for each key of two stages: ``a.aggregate2(op_a, b, op_b)``, or
         ``a.aggregate2(b, operation)``; ``b`` has a grouping key too.
         """
         others, operation = co_arguments("aggregate2", arguments, 2)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, name, local_parallelism, on_error)
 
     def aggregate3(
-        self, *arguments: Any, name: str | None = None, local_parallelism: int | None = None
+        self,
+        *arguments: Any,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[tuple[K, Any]]:
         """Like :meth:`aggregate2` with two more stages."""
         others, operation = co_arguments("aggregate3", arguments, 3)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, name, local_parallelism, on_error)
 
     def co_aggregate(
         self,
@@ -100,10 +109,11 @@ class StageWithKey(Generic[T, K]):
         operation: AggregateOperation[Any, Any, R],
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[tuple[K, R]]:
         """One ``(key, result)`` for each key of any number of stages."""
         check_operation("co_aggregate", operation, len(others) + 1)
-        return self._co_aggregate(others, operation, name, local_parallelism)
+        return self._co_aggregate(others, operation, name, local_parallelism, on_error)
 
     def _co_aggregate(
         self,
@@ -111,6 +121,7 @@ class StageWithKey(Generic[T, K]):
         operation: AggregateOperation[Any, Any, Any],
         name: str | None,
         local_parallelism: int | None,
+        on_error: OnError = "fail",
     ) -> Stage[Any]:
         for other in others:
             if not isinstance(other, StageWithKey):
@@ -126,6 +137,7 @@ class StageWithKey(Generic[T, K]):
                 operation=operation,
                 key_fns=[self._key_fn, *(other._key_fn for other in others)],
                 local_parallelism=local_parallelism,
+                on_error=on_error,
             )
         )
 

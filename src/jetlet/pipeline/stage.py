@@ -390,10 +390,11 @@ class Stage(BasicStage[T]):
         emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[R]:
         """One result over all items: also if there are none, unless ``emit_empty`` is false."""
         check_operation("aggregate", operation, 1)
-        return self._co_aggregate((), operation, emit_empty, name, local_parallelism)
+        return self._co_aggregate((), operation, emit_empty, name, local_parallelism, on_error)
 
     def aggregate2(
         self,
@@ -401,12 +402,13 @@ class Stage(BasicStage[T]):
         emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[Any]:
         """One result over the items of two stages: ``a.aggregate2(op_a, b, op_b)``, or
         ``a.aggregate2(b, operation)`` with an operation of two inputs.
         """
         others, operation = co_arguments("aggregate2", arguments, 2)
-        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism, on_error)
 
     def aggregate3(
         self,
@@ -414,10 +416,11 @@ class Stage(BasicStage[T]):
         emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[Any]:
         """Like :meth:`aggregate2` with two more stages."""
         others, operation = co_arguments("aggregate3", arguments, 3)
-        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism, on_error)
 
     def co_aggregate(
         self,
@@ -426,10 +429,11 @@ class Stage(BasicStage[T]):
         emit_empty: bool = True,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[R]:
         """One result over any number of stages; ``operation`` has an input for each."""
         check_operation("co_aggregate", operation, len(others) + 1)
-        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism)
+        return self._co_aggregate(others, operation, emit_empty, name, local_parallelism, on_error)
 
     def _co_aggregate(
         self,
@@ -438,6 +442,7 @@ class Stage(BasicStage[T]):
         emit_empty: bool,
         name: str | None,
         local_parallelism: int | None,
+        on_error: OnError = "fail",
     ) -> Stage[Any]:
         inputs = [self._transform_of(other, "co-aggregation") for other in others]
         return self._add(
@@ -448,6 +453,7 @@ class Stage(BasicStage[T]):
                 key_fns=None,
                 emits_empty=emit_empty,
                 local_parallelism=local_parallelism,
+                on_error=on_error,
             )
         )
 

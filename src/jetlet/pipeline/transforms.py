@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from jetlet.columns.accumulators import can_accumulate
@@ -22,6 +22,7 @@ from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.expressions.data_types import ANY, DataType, unified
 from jetlet.pipeline.expressions.schemas import type_of_results
+from jetlet.pipeline.functions import can_be_added, has_stable_key
 from jetlet.pipeline.keyed_process import KeyedProcess
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import AnySink, ClientSink, OnError, Sink
@@ -31,6 +32,8 @@ from jetlet.pipeline.windows import Window
 
 Kind = Literal["map", "filter", "flat_map"]
 KeyFn = Callable[[Any], Any]
+Trial = Callable[[Any], bool]
+"""Raises for an item that would fail."""
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], object]
 """Which failures are worth another attempt: types of errors, or a function of the error."""
 TimestampKind = Literal["none", "native", "ingestion", "function"]
@@ -142,6 +145,16 @@ class Transform:
         cover it.
         """
         return ()
+
+    @property
+    def trials(self) -> Sequence[Trial | None]:
+        """By input: what is tried with an item before it comes here, where errors are not to end
+        the job.
+        """
+        return [
+            None if key_fn is None else partial(has_stable_key, key_fn)
+            for key_fn in self.checked_keys
+        ]
 
     @property
     def watermark_step(self) -> int:
@@ -274,16 +287,40 @@ class TimestampTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
-class WindowTransform(Transform):
-    """Aggregates per window, and per key where ``key_fns`` has a function for each input."""
+class AggregatingTransform(Transform):
+    """What aggregates have in common, per key where ``key_fns`` has a function for each input.
 
-    window: Window
+    An item that fails when it is added would leave half of itself behind. So where errors are not
+    to end the job each is added to an accumulator of its own before, and ``on_error`` is for that.
+    """
+
     operation: AggregateOperation[Any, Any, Any]
     key_fns: Sequence[KeyFn] | None
+
+    steps_on_error = ()
 
     @property
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
         return list(enumerate(self.key_fns or ()))
+
+    @property
+    def trials(self) -> Sequence[Trial | None]:
+        key_fns = self.key_fns or (None,) * self.operation.arity
+        return [
+            partial(can_be_added, self.operation, ordinal, key_fn)
+            for ordinal, key_fn in enumerate(key_fns)
+        ]
+
+    @property
+    def sinks(self) -> Sequence[AnySink]:
+        return [each for each in (self.on_error, self.late) if isinstance(each, Sink | ClientSink)]
+
+
+@dataclass(eq=False, kw_only=True)
+class WindowTransform(AggregatingTransform):
+    """Aggregates per window."""
+
+    window: Window
 
     def takes_columns(self, ordinal: int) -> bool:
         return (
@@ -652,19 +689,13 @@ class TakeTransform(Transform):
 
 
 @dataclass(eq=False, kw_only=True)
-class AggregateTransform(Transform):
-    """Aggregates all items, or per key where ``key_fns`` has a function for each input."""
+class AggregateTransform(AggregatingTransform):
+    """Aggregates all items, or all of a key."""
 
-    operation: AggregateOperation[Any, Any, Any]
-    key_fns: Sequence[KeyFn] | None
     emits_empty: bool = True
     """Without a key, there is a result also of no items."""
 
     has_timestamps = False
-
-    @property
-    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
-        return list(enumerate(self.key_fns or ()))
 
     def takes_columns(self, ordinal: int) -> bool:
         return can_accumulate(self.operation.shape) and (

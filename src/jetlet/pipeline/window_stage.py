@@ -85,10 +85,11 @@ class WindowStage(Generic[T, K]):
         late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, R]]:
         """One :class:`~jetlet.WindowResult` for each window, and key, that has any items."""
         check_operation("aggregate", operation, 1)
-        return self._aggregate((), operation, late, name, local_parallelism)
+        return self._aggregate((), operation, late, name, local_parallelism, on_error)
 
     def aggregate2(
         self,
@@ -96,13 +97,14 @@ class WindowStage(Generic[T, K]):
         late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, Any]]:
         """The items of two stages in one window: ``a.aggregate2(op_a, b, op_b)``, or
         ``a.aggregate2(b, operation)``. ``b`` is a stage with timestamps, with a grouping key where
         this one has one.
         """
         others, operation = co_arguments("aggregate2", arguments, 2)
-        return self._aggregate(others, operation, late, name, local_parallelism)
+        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
 
     def aggregate3(
         self,
@@ -110,10 +112,11 @@ class WindowStage(Generic[T, K]):
         late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, Any]]:
         """Like :meth:`aggregate2` with two more stages."""
         others, operation = co_arguments("aggregate3", arguments, 3)
-        return self._aggregate(others, operation, late, name, local_parallelism)
+        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
 
     def co_aggregate(
         self,
@@ -122,10 +125,11 @@ class WindowStage(Generic[T, K]):
         late: LateSink | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, R]]:
         """The items of any number of stages in one window."""
         check_operation("co_aggregate", operation, len(others) + 1)
-        return self._aggregate(others, operation, late, name, local_parallelism)
+        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
 
     def distinct(
         self,
@@ -264,6 +268,7 @@ class WindowStage(Generic[T, K]):
         late: LateSink | None,
         name: str | None,
         local_parallelism: int | None,
+        on_error: OnError = "fail",
     ) -> Stage[Any]:
         self._check_combine(operation)
         check_late(late)
@@ -282,6 +287,7 @@ class WindowStage(Generic[T, K]):
                 key_fns=[fn for fn in key_fns if fn is not None] or None,
                 late=late,
                 local_parallelism=local_parallelism,
+                on_error=on_error,
             )
         )
 

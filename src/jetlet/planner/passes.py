@@ -14,9 +14,9 @@ from jetlet.pipeline.sink import Sink
 from jetlet.pipeline.transforms import FusedTransform, StatelessTransform
 from jetlet.planner.events import check_streams
 from jetlet.planner.graph import Graph, Node
-from jetlet.planner.keys import check_keys_first
 from jetlet.planner.order import is_isolated, mark_order
 from jetlet.planner.spools import add_spools
+from jetlet.planner.trials import try_items_first
 
 
 def check(graph: Graph, pipeline: Pipeline) -> None:
@@ -155,7 +155,7 @@ PASSES: tuple[Pass, ...] = (
     add_spools,
     name_uniquely,
     check_types,
-    check_keys_first,
+    try_items_first,
     mark_order,
     fuse,
 )
