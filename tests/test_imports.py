@@ -56,6 +56,9 @@ CONVENIENCES = {
     ("pipeline/pipeline.py", "running"),
     ("pipeline/stage.py", "tasks"),
     ("tasks/application.py", "running"),
+    # The page of an engine, and what a job says of itself when it has ended.
+    ("jobs/engine.py", "ui"),
+    ("jobs/job.py", "ui"),
 }
 
 

@@ -35,6 +35,8 @@ class _Commands(click.Group):
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         "plan": ("jetlet.cli.plan_command", "Show what a pipeline becomes, without running it."),
         "run": ("jetlet.cli.run_command", "Run a pipeline and watch it."),
+        "ui": ("jetlet.cli.ui_command", "Show the jobs that run, on a page."),
+        "top": ("jetlet.cli.top_command", "Show the jobs that run, in this terminal."),
         "jobs": (JOBS, "List the jobs that run."),
         "suspend": (JOBS, "Stop a job with a snapshot, until it is resumed."),
         "resume": (JOBS, "Let a suspended job go on from its last snapshot."),

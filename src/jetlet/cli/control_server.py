@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,8 +30,11 @@ from jetlet.cli.failures import Refused
 from jetlet.cli.running_jobs import address_of, link_name, runtime_directory
 from jetlet.errors import JetletError
 from jetlet.jobs.job import Job
+from jetlet.metrics.log_book import LogBook
 from jetlet.snapshots.store import SnapshotStore
 from jetlet.storage.file_systems import is_url, locate, without_credentials
+from jetlet.ui.job_feed import JobFeed
+from jetlet.ui.page_server import dumped
 
 logger = logging.getLogger("jetlet.cli")
 
@@ -63,6 +67,7 @@ class ControlServer:
         self._idle: dict[threading.Thread, socket.socket] = {}
         """Those of them that have no request under way, since the longest time first."""
         self._is_closed = False
+        self._log_book = LogBook()
 
     def serve(self, job: Job, target: str) -> None:
         """Answer for a job that was started as ``target``. If that cannot be, it is only logged."""
@@ -74,7 +79,7 @@ class ControlServer:
         except OSError as error:
             logger.warning("%s cannot be controlled from outside: %s", self._job_name, error)
             return
-        commands = _Commands(job, target)
+        commands = _Commands(job, target, self._log_book)
         threading.Thread(
             target=self._accept, args=(listener, commands), name="jetlet-control", daemon=True
         ).start()
@@ -142,6 +147,7 @@ class ControlServer:
         To the callers the end of the connection is the end of the job: another may begin.
         """
         self._is_closed = True
+        self._log_book.__exit__()
         if self._link is not None:
             self._link.unlink(missing_ok=True)
         if self._socket is not None:
@@ -163,6 +169,7 @@ class ControlServer:
             caller.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
+        self._log_book.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,11 +179,13 @@ class ControlServer:
 class _Commands:
     """What a caller may ask for."""
 
-    def __init__(self, job: Job, target: str) -> None:
+    def __init__(self, job: Job, target: str, log_book: LogBook) -> None:
         self._job = job
         self._target = target
+        self._log_book = log_book
         self._known: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "status": lambda request: None,
+            "view": lambda request: None,
             "suspend": lambda request: job.suspend(),
             "resume": lambda request: job.resume(),
             "restart": lambda request: job.restart(),
@@ -195,7 +204,7 @@ class _Commands:
             command = request.get("command") if isinstance(request, dict) else None
             if command not in self._known:
                 raise ValueError(f"the command is one of {', '.join(self._known)}")
-            if command not in ("status", "cancel", "drain") or "name" in request:
+            if command not in ("status", "view", "cancel", "drain") or "name" in request:
                 self._check_snapshots(command)
             self._known[command](request)
         except (JetletError, ValueError) as error:
@@ -203,7 +212,15 @@ class _Commands:
         except Exception as error:
             logger.exception("a request failed: %r", line[:200])
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        return {"ok": True, **self._status()}
+        answer = {"ok": True, **self._status()}
+        if command == "view":
+            answer["view"] = self._feed.state()
+        return answer
+
+    @cached_property
+    def _feed(self) -> JobFeed:
+        """What is shown of the job, made when somebody looks."""
+        return JobFeed(self._job, lambda: self._log_book.rows)
 
     def _check_snapshots(self, command: str) -> None:
         if self._job.config.snapshot_dir is None:
@@ -231,6 +248,7 @@ class _Commands:
             "process": os.getpid(),
             "target": self._target,
             "status": job.status.value,
+            "where": job.where,
             "error": None if job.error is None else str(job.error),
             "submitted_ms": round(job.submitted_at * 1000),
             "guarantee": config.processing_guarantee,
@@ -240,7 +258,7 @@ class _Commands:
 
 
 def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
-    connection.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+    connection.sendall(dumped(answer) + b"\n")
 
 
 def _name_in(request: Mapping[str, Any]) -> str:

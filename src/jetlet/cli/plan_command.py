@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 FORMATS = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
 """What the ending of the output file says about its format."""
-HOW = {
-    "batch": "as a batch job",
-    "members": "on members, tasks that live as long as the job does",
-    "micro-batch": "in micro-batches",
-}
-"""The ways in which Spark runs a pipeline."""
 
 
 @click.command(cls=TakesArguments)
@@ -121,6 +115,7 @@ def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None)
             return tree(dag, parallelism)
         from jetlet.jobs.config import MEMBERS, JobConfig
         from jetlet.spark import mode, passes
+        from jetlet.spark.modes import HOW
 
         chosen = mode(dag, JobConfig())
         is_on_members = chosen.kind == MEMBERS

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,8 +36,15 @@ from jetlet.cli.snapshot_options import (
 )
 from jetlet.cli.stopping import GRACE, Stop
 from jetlet.core.dag import DAG
-from jetlet.errors import JobCancelledError, JobFailedError, PlanningError, SnapshotError
+from jetlet.errors import (
+    JetletError,
+    JobCancelledError,
+    JobFailedError,
+    PlanningError,
+    SnapshotError,
+)
 from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
+from jetlet.metrics.log_book import LogBook
 from jetlet.running import ENGINES, make_engine, planned_for_spark
 from jetlet.ui.job_view import JobView, JobWatch
 
@@ -51,6 +59,8 @@ BELONGS_TO = {
     "spark_conf": "spark",
 }
 """Options that only one of the engines has."""
+LONG_RUN = 10.0
+"""After a run of so many seconds it is told what held the job back."""
 PATIENCE = 1.0
 """Seconds after which a job that is being cancelled gets a word of explanation."""
 
@@ -130,6 +140,27 @@ class _Run(TakesArguments):
     metavar="ADDRESS",
     help="Where to serve them; by default to this machine alone.",
 )
+@click.option("--ui", "shows_page", is_flag=True, help="Serve a page that shows the job at work.")
+@click.option(
+    "--ui-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where to serve the page; by default at a free port.",
+)
+@click.option(
+    "--ui-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="To whom to serve the page; by default to this machine alone.",
+)
+@click.option("--ui-read-only", is_flag=True, help="A page without buttons.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write what the page shows in the end into one HTML file.",
+)
 @click.option(
     "--grace",
     type=click.FloatRange(min=0.0),
@@ -158,6 +189,11 @@ def run(
     metrics_port: int | None,
     metrics_host: str,
     grace: float,
+    shows_page: bool,
+    ui_port: int | None,
+    ui_host: str,
+    ui_read_only: bool,
+    report: Path | None,
     log_level: str | None,
     traceback: bool,
     **engine_options: Any,
@@ -194,6 +230,8 @@ def run(
       jetlet run package.jobs:daily --on embedded --quiet > results.txt
       jetlet run clicks.py --on embedded --metrics-port 9464 --interval 60
       jetlet run clicks.py --guarantee exactly-once --snapshot-dir state
+      jetlet run clicks.py --on embedded --ui
+      jetlet run word_count.py --report report.html
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     with StopSignals() as signals, ExitStack() as resources:
         runner = _Runner(
@@ -210,12 +248,17 @@ def run(
             options = _options(ctx, on, engine_options, is_batch_on_spark=is_batch)
             config = JobConfig(default_parallelism=parallelism, streaming=streaming, **settings)
             check_restart(restart_from, config, loaded.what.name)
-            if not is_batch and os.name == "posix":
+            if os.name == "posix":
                 from jetlet.cli.control_server import ControlServer
 
                 runner.control = resources.enter_context(
-                    ControlServer(loaded.what.name, config.snapshot_dir)
+                    ControlServer(loaded.what.name, None if is_batch else config.snapshot_dir)
                 )
+            if shows_page or ui_port is not None or ui_read_only:
+                runner.page = {"port": ui_port or 0, "host": ui_host, "read_only": ui_read_only}
+            if report is not None:
+                runner.report = report
+                runner.log_book = resources.enter_context(LogBook())
             with logs_on_terminal(log_level):
                 code = runner.run(loaded, what, on, options, config, target)
         except Stopped:
@@ -329,6 +372,11 @@ class _Runner:
         """The server of metrics, which is told of the job when it has been submitted."""
         self.control: ControlServer | None = None
         """The control socket, which is told of the job when it has been submitted."""
+        self.page: dict[str, Any] | None = None
+        """How to serve a page of the job, if it is to have one."""
+        self.report: Path | None = None
+        """Where to write what the page would show in the end."""
+        self.log_book: LogBook | None = None
         self._whole_traceback = whole_traceback
 
     def run(
@@ -354,6 +402,8 @@ class _Runner:
             self._signals.defer()
             started = time.monotonic()
             try:
+                if self.page is not None:
+                    _say(f"page at {engine.ui(**self.page).url}")
                 with self._waiting(on):
                     job = engine.submit(what, config)
             except (PlanningError, SnapshotError) as error:
@@ -371,7 +421,20 @@ class _Runner:
                 self._wait(job, progress)
                 view = watch.look(final=True)
                 progress.finish(view, job.status.value)
-            return self._conclude(job, view, loaded)
+            code = self._conclude(job, view, loaded)
+            return self._write_report(job) or code
+
+    def _write_report(self, job: Job) -> int:
+        if self.report is None:
+            return 0
+        from jetlet.ui.report import write_report
+
+        try:
+            write_report(job, self.report, lambda: self.log_book.rows if self.log_book else ())
+        except JetletError as error:
+            _say(str(error))
+            return 1
+        return 0
 
     def _waiting(self, on: str) -> Any:
         """Tell that something happens that takes a few seconds, if it does."""
@@ -407,11 +470,13 @@ class _Runner:
         if error is None:
             if not self._quiet:
                 _say(f"{job.name} completed in {elapsed}: {view.summary()}")
+                self._say_what_held_it_back(view)
             return 0
         if isinstance(error, JobCancelledError):
             if stop is not None and stop.why_not is not None:
                 _say(f"{job.name} did not stop in order: {stop.why_not}")
             _say(f"{job.name} cancelled after {elapsed}: {view.summary()}")
+            self._say_what_held_it_back(view)
             return self._signals.exit_code
         if isinstance(error.__cause__, BrokenPipeError) and _is_unread():
             # As with head, which has read enough. What is still in the buffer has to go somewhere.
@@ -420,6 +485,10 @@ class _Runner:
             return 141
         self._tell(str(error), error, loaded)
         return 1
+
+    def _say_what_held_it_back(self, view: JobView) -> None:
+        if view.elapsed > LONG_RUN and not self._quiet:
+            _say(view.verdict.sentence)
 
     def _tell(self, message: str, error: BaseException, loaded: Loaded) -> None:
         click.secho(message.splitlines()[0], err=True, fg="red")

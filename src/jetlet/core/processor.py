@@ -69,6 +69,10 @@ class ProcessorContext:
     """Tell the engine, from any thread, that this processor has something to do."""
     count: Callable[[str, int], None] = field(default=lambda name, amount: None)
     """Add to a counter of this processor, shown in the job's metrics."""
+    set_aside: Callable[[object, BaseException, str], None] = field(
+        default=lambda item, error, stage: None
+    )
+    """Show an item that was skipped, or became a dead letter, with its error and its stage."""
     has_input: Callable[[], bool] = _has_nothing
     """Whether anything waits in the queues that lead to this processor, or is held by somebody
     before it on this member who has got nowhere since this was asked last."""

@@ -87,6 +87,7 @@ class ProcessorTasklet(Tasklet):
             context,
             wake=self.waker.wake,
             count=self.metrics.count,
+            set_aside=self.metrics.set_aside,
             report=self._part.keeping(context.report),
             has_input=self._has_input,
         )

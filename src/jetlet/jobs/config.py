@@ -100,6 +100,10 @@ class JobConfig:
     once; or ``micro-batch``, small jobs of Structured Streaming. By default members, unless the
     pipeline reads a Spark stream. ``members`` goes for bounded pipelines, too."""
 
+    ui: bool = False
+    """Whether to serve a page that shows the job at work, and print its address; the same as
+    ``engine.ui()``, where port, host and more can be said."""
+
     def __post_init__(self) -> None:
         if isinstance(self.snapshot_dir, os.PathLike):
             object.__setattr__(self, "snapshot_dir", os.fspath(self.snapshot_dir))

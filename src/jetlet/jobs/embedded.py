@@ -24,6 +24,7 @@ from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
     from jetlet.snapshots.job_snapshots import JobSnapshots
+    from jetlet.ui.page import Page
 
 
 THIS_MACHINE = "127.0.0.1"
@@ -109,6 +110,8 @@ class EmbeddedEngine:
                 service=self._service,
             )
         job = Job(dag, config, runner, self._jobs.forget, self._service, snapshots)
+        if self._members > 1:
+            job.where = f"on {self._members} members, processes of this machine"
         return self._jobs.start(job, parallelism)
 
     def _snapshots(self, layout: Layout, config: JobConfig) -> JobSnapshots:
@@ -126,6 +129,13 @@ class EmbeddedEngine:
     def jobs(self) -> list[Job]:
         """Jobs that have not ended."""
         return self._jobs.running()
+
+    def ui(self, port: int = 0, host: str = "127.0.0.1", *, read_only: bool = False) -> Page:
+        """A page that shows the jobs at work, served from the first call on; see ``url``.
+
+        Port 0 is a free one. Whoever knows the address can stop jobs, unless it is ``read_only``.
+        """
+        return self._jobs.ui(port, host, read_only=read_only)
 
     def close(self) -> None:
         """Cancel the jobs that still run and end all threads; idempotent.

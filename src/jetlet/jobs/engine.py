@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
+
+if TYPE_CHECKING:
+    from jetlet.ui.page import Page
 
 logger = logging.getLogger("jetlet.job")
 
@@ -34,6 +37,9 @@ class Engine(Protocol):
     def jobs(self) -> list[Job]:
         """Jobs that have not ended."""
 
+    def ui(self, port: int = 0, host: str = "127.0.0.1", *, read_only: bool = False) -> Page:
+        """A page that shows the jobs at work, served from the first call on."""
+
     def close(self) -> None:
         """Cancel the jobs that still run and release what the engine has; idempotent."""
 
@@ -51,7 +57,9 @@ class EngineJobs:
     def __init__(self, check_open: Callable[[], None]) -> None:
         self.is_closed = False
         self._check_open = check_open
-        self._running: set[Job] = set()
+        self._running: dict[Job, int] = {}
+        """Jobs that have not ended, with the parallelism of vertices that do not say."""
+        self._page: Page | None = None
         self._ending: list[threading.Thread] = []
         """Threads of jobs that have ended, which may need another moment."""
         self._lock = threading.Lock()
@@ -65,7 +73,11 @@ class EngineJobs:
             logger.info("job %s is started:\n%s", job.name, job.dag.to_dot(parallelism))
         with self._lock:
             self._check_open()
-            self._running.add(job)
+            self._running[job] = parallelism
+            if self._page is not None:
+                self._page.add(job, parallelism)
+        if job.config.ui:
+            self.ui().tell(job)
         try:
             job.start()
         except BaseException:
@@ -76,7 +88,7 @@ class EngineJobs:
     def forget(self, job: Job) -> None:
         """A job has ended; told by itself, on its thread."""
         with self._lock:
-            self._running.discard(job)
+            self._running.pop(job, None)
             self._ending = [thread for thread in self._ending if thread.is_alive()]
             self._ending.append(job._thread)
 
@@ -84,6 +96,18 @@ class EngineJobs:
         """Jobs that have not ended."""
         with self._lock:
             return list(self._running)
+
+    def ui(self, port: int = 0, host: str = "127.0.0.1", *, read_only: bool = False) -> Page:
+        """The page of these jobs, served from the first call on."""
+        from jetlet.ui.page import Page
+
+        with self._lock:
+            self._check_open()
+            if self._page is None:
+                self._page = Page(port, host, read_only=read_only)
+                for job, parallelism in self._running.items():
+                    self._page.add(job, parallelism)
+            return self._page
 
     def close(self) -> bool:
         """Take no more jobs, cancel those that run, and wait until their threads have ended.
@@ -103,6 +127,9 @@ class EngineJobs:
         for thread in ending:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
         return is_first
 
 

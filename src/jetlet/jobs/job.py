@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -198,6 +199,12 @@ class Job:
         self.config = config
         self.dag = dag
         self.submitted_at = time.time()
+        self.ended_at: float | None = None
+        """When it ended, as :func:`time.time` has it; ``None`` before."""
+        self.where = "in this process"
+        """Where it runs, for people."""
+        self.link: str | None = None
+        """The address of Spark's own page, where there is one."""
         run = RunOf(self.name, dag, config, snapshots)
         self._run: Run = run
         self._run_once = partial(runner.run, run, self._running)
@@ -316,6 +323,7 @@ class Job:
             status = JobStatus.CANCELLED
         else:
             status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        self.ended_at = time.time()
         self._lifecycle.move(status, error)
         self._on_done(self)
         self._ended.set()
@@ -450,6 +458,8 @@ class Job:
                 **self._snapshots.stats.values(),
                 "restarts": self._lifecycle.restarts,
             }
+            metrics.taken = tuple(self._snapshots.stats.history)
+        metrics.failures = tuple(self._lifecycle.failures)
         return metrics
 
     def health(self) -> Health:
@@ -461,6 +471,15 @@ class Job:
             None if recovery is None else recovery.seconds_without(),
             recovery.stats.values() if recovery is not None else {},
         )
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write what the page shows of the job into one file, which any browser opens by itself.
+
+        Rates and shares are means over all of the run; it is for the end, and can be had before.
+        """
+        from jetlet.ui.report import write_report
+
+        write_report(self, path)
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id}: {self.status.value}>"

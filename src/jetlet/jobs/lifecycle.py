@@ -6,8 +6,9 @@ import enum
 import logging
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetlet.errors import (
     JetletError,
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from jetlet.jobs.recovery import JobRecovery
 
 logger = logging.getLogger("jetlet.job")
+
+FAILURES = 50
+"""So many of the latest failures are remembered."""
 
 
 class JobStatus(enum.Enum):
@@ -81,6 +85,8 @@ class JobLifecycle:
         """Why the job failed, or was suspended."""
         self.restarts = 0
         """How often the job was started again after a failure."""
+        self.failures: deque[dict[str, Any]] = deque(maxlen=FAILURES)
+        """The latest failures after which it was started again, with their times."""
         self._name = name
         self._config = config
         self._snapshots = snapshots
@@ -249,6 +255,7 @@ class JobLifecycle:
         pause = min(config.restart_pause * 2**self._in_a_row, config.max_restart_pause)
         self._in_a_row += 1
         self.restarts += 1
+        self.failures.append({"time_ms": round(time.time() * 1000), "cause": str(failure)})
         self._restarted_at = time.monotonic()
         logger.warning("%s; it is restarted in %g s", failure, pause)
         with self._changed:

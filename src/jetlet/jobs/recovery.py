@@ -12,6 +12,10 @@ class Stats(Protocol):
 
     taken: int
 
+    @property
+    def history(self) -> Iterable[Mapping[str, Any]]:
+        """The latest of them."""
+
     def values(self) -> Mapping[str, Any]:
         """As plain data."""
 

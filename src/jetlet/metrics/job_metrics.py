@@ -112,6 +112,7 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         rows: Iterable[tuple[str, Mapping[str, Any]]],
         workers: Iterable[Mapping[str, Any]] = (),
         edges: Iterable[Mapping[str, Any]] = (),
+        logs: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         by_vertex: dict[str, list[Mapping[str, Any]]] = {}
         for vertex, row in rows:
@@ -128,9 +129,23 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         self.snapshots: Mapping[str, Any] = {}
         """Of a job that takes snapshots: how many were taken and failed, what the last good one
         was and cost, why the last one failed, and how often the job was restarted."""
+        self.taken: tuple[Mapping[str, Any], ...] = ()
+        """The latest snapshots, since the oldest: of each its id, when it began, its size, how long
+        its phases took, who was the last to save, and why it failed if it did."""
+        self.failures: tuple[Mapping[str, Any], ...] = ()
+        """The latest failures after which the job was restarted: time and cause."""
+        self.logs = tuple(logs)
+        """The latest warnings and errors of the members: time, level, member and text."""
         self.stages: tuple[Mapping[str, Any], ...] = ()
         """Of a job on Spark: the name of each stage, and how many of its tasks are done, active
         and there in all, which is ``None`` as long as Spark has not said."""
+
+    @property
+    def letters(self) -> tuple[Mapping[str, Any], ...]:
+        """The latest items that were skipped or became dead letters, since the oldest."""
+        rows = (row for vertex in self._vertices.values() for row in vertex.processors)
+        letters = (letter for row in rows for letter in row.get("letters", ()))
+        return tuple(sorted(letters, key=lambda letter: letter["time_ms"]))
 
     @property
     def containers(self) -> tuple[Mapping[str, Any], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,6 +13,14 @@ from jetlet.metrics.stopwatch import Stopwatch
 
 REPORT_INTERVAL_NS = 5_000_000_000
 """The same complaint about one processor is logged at most this often."""
+
+
+LETTERS = 8
+"""Items set aside that are remembered with their tracebacks; of more, one now and then."""
+LETTER_INTERVAL_NS = 250_000_000
+FRAMES = 20
+LETTER_TEXT = 500
+"""Characters of an item that are kept."""
 
 
 class InboundGauge(Protocol):
@@ -40,6 +50,7 @@ class TaskletMetrics:
     __slots__ = (
         "_clock",
         "_inbound",
+        "_letter_due",
         "_outbound",
         "_reported_at",
         "batches",
@@ -50,6 +61,7 @@ class TaskletMetrics:
         "counters",
         "histogram",
         "is_idle",
+        "letters",
         "life",
         "longest_call_ns",
         "processor",
@@ -92,10 +104,33 @@ class TaskletMetrics:
         """True if event time stands still on purpose: nothing comes in."""
         self.histogram = [0] * 65
         self.counters: dict[str, int] = {}
+        self.letters: deque[dict[str, Any]] = deque(maxlen=LETTERS)
+        """The latest items that were skipped or became dead letters, with stage and traceback."""
+        self._letter_due = 0
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the processor's own."""
         self.counters[name] = self.counters.get(name, 0) + amount
+
+    def set_aside(self, item: object, error: BaseException, stage: str) -> None:
+        """An item was skipped, or became a dead letter. Of very many, most are only counted."""
+        now = self._clock.monotonic_ns()
+        if len(self.letters) == LETTERS and now < self._letter_due:
+            return
+        self._letter_due = now + LETTER_INTERVAL_NS
+        try:
+            text = repr(item)
+        except Exception as broken:
+            text = f"<{type(item).__name__} whose repr failed: {type(broken).__name__}>"
+        self.letters.append(
+            {
+                "time_ms": self._clock.time_ms(),
+                "stage": stage,
+                "item": text[:LETTER_TEXT],
+                "error": "".join(traceback.format_exception_only(error)).strip()[:LETTER_TEXT],
+                "traceback": "".join(traceback.format_exception(error, limit=-FRAMES)),
+            }
+        )
 
     def advance(self, watermark: int) -> None:
         """Event time has come this far, or the input has gone idle."""
@@ -126,6 +161,7 @@ class TaskletMetrics:
             "queue_size": sum(size for size, _ in inputs.values()),
             "queue_capacity": sum(capacity for _, capacity in inputs.values()),
             "watermark": self.watermark,
+            "is_idle": self.is_idle,
             "watermark_lag": self._watermark_lag(),
             "calls": self.calls,
             "blocked_calls": self.blocked_calls,
@@ -142,4 +178,5 @@ class TaskletMetrics:
                 2**power: count for power, count in enumerate(self.histogram) if count
             },
             "counters": dict(self.counters),
+            "letters": list(self.letters),
         }

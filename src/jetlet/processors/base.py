@@ -104,6 +104,7 @@ class BatchProcessor(Processor):
         """Deal with an item on which user code failed; raises if the policy is to fail."""
         if policy.action == FAIL:
             raise policy.failure(item) from error
+        self.context.set_aside(policy.reported(item), error, policy.step)
         if policy.ordinal is None:
             self.context.count("skipped", 1)
             return

@@ -58,6 +58,8 @@ class SnapshotContext:
         self._waiting = 0
         self._on_phase_done: Callable[[], None] = _ignore
         self._on_drained: Callable[[], None] = _ignore
+        self.slowest = ""
+        """Name of the tasklet that was the last to end the latest phase."""
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -160,6 +162,8 @@ class SnapshotContext:
             self._awaited.pop(name, None)
             self._waiting -= 1
             done = self._waiting == 0
+            if done:
+                self.slowest = name
         if done:
             self._on_phase_done()
 

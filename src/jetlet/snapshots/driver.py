@@ -105,6 +105,9 @@ class SnapshotDriver:
         self._began = 0.0
         self._began_ms = 0
         self._size = 0
+        self._phases: dict[str, float] = {}
+        """When the phases of the snapshot in hand ended, in the order in which they do."""
+        self._slowest = ""
         self._waiting: deque[tuple[str | None, Future[None]]] = deque()
         """Requests, by the name of the export; ``None`` for the terminal snapshot."""
         self._is_superseded = False
@@ -159,6 +162,7 @@ class SnapshotDriver:
         current = self._coordinator.current
         if current is not None and current.id == snapshot_id:
             self._reports[member] = report
+            self._slowest = report.slowest
         self._do(self._coordinator.saved(member, snapshot_id, report.error, self._now()))
 
     def committed(self, member: int, snapshot_id: int) -> None:
@@ -212,6 +216,7 @@ class SnapshotDriver:
         self._directory = None
         self._began = self._now()
         self._began_ms = self._job.clock.time_ms()
+        self._size, self._slowest, self._phases = 0, "", {}
 
         def prepare() -> SnapshotDirectory:
             if snapshot.export is not None:
@@ -240,6 +245,7 @@ class SnapshotDriver:
     def _record(self, snapshot: Snapshot) -> None:
         directory = self._directory
         assert directory is not None
+        self._phases["save_ms"] = self._now()
         reports = list(self._reports.values())
         ended = list(self._ended.values())
         vertices = self._vertices(reports, ended)
@@ -276,6 +282,7 @@ class SnapshotDriver:
                 return
             if error is None:
                 self._size = outcome.result()
+                self._phases["record_ms"] = self._now()
             self._do(self._coordinator.recorded(snapshot.id, _text_of(error), self._now()))
 
         self._run(write, written)
@@ -337,6 +344,8 @@ class SnapshotDriver:
         if not self._is_closing and self._coordinator.phase is not Phase.STOPPED:
             self._overdue = None
         job, stats = self._job, self._job.stats
+        if not (error is not None and self._is_closing):
+            stats.history.append(self._described(snapshot, error))
         if error is None:
             if snapshot.area is not None:
                 job.committed = (self._attempt.epoch, snapshot.id)
@@ -357,6 +366,23 @@ class SnapshotDriver:
             self.was_terminated = True
         if snapshot.is_terminal or snapshot.export is not None:
             self._answer(snapshot.export, error)
+
+    def _described(self, snapshot: Snapshot, error: str | None) -> dict[str, Any]:
+        """What is remembered of a snapshot that is over."""
+        phases, before = {}, self._began
+        for phase, ended in (*self._phases.items(), ("commit_ms", self._now())):
+            phases[phase] = (ended - before) * 1e3
+            before = ended
+        return {
+            "id": snapshot.id,
+            "began_ms": self._began_ms,
+            "bytes": self._size,
+            "ms": (self._now() - self._began) * 1e3,
+            **phases,
+            "slowest": self._slowest,
+            "export": snapshot.export,
+            "error": error,
+        }
 
     def _tell_overdue(self, command: Overdue) -> None:
         """Tell whom a snapshot has been waiting for too long."""

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jetlet.job")
 
 
+HISTORY = 50
+"""So many of the latest snapshots are remembered."""
+
+
 class SnapshotStats:
     """What has come of the snapshots of a job so far; safe to read from any thread."""
 
@@ -49,10 +54,12 @@ class SnapshotStats:
         """Milliseconds that the newest good snapshot took, from its beginning to its record."""
         self.last_error: str | None = None
         """Why the newest snapshot that failed did so."""
+        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        """The latest, good and bad; what is known of each is in the metrics of the job."""
 
     def values(self) -> dict[str, Any]:
         """As plain data."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "history"}
 
 
 class JobSnapshots:

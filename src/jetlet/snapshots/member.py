@@ -58,6 +58,7 @@ class MemberSnapshots:
         # Those that completed by now belong to this snapshot; those that complete from now on
         # have saved for it, and are waiting for its outcome.
         ended = self._newly_ended()
+        slowest = self.context.slowest
 
         def on_written(written: Written) -> None:
             on_saved(
@@ -67,6 +68,7 @@ class MemberSnapshots:
                     written.vertices,
                     self.schema_versions,
                     self.definitions,
+                    slowest,
                     ended,
                 )
             )

@@ -35,5 +35,7 @@ class MemberReport:
     """Schema version of each vertex's state, where that is not 1."""
     definitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What states are made by, by vertex, where that makes a difference."""
+    slowest: str = ""
+    """The processor that was the last to have saved."""
     ended: tuple[EndedProcessor, ...] = ()
     """Those of this member that have completed since its last report."""

@@ -35,7 +35,7 @@ from jetlet.spark.launch.session import (
 )
 from jetlet.spark.launch.versions import check_version
 from jetlet.spark.members.slots import Slots, await_executors, context_of, remote_parallelism
-from jetlet.spark.modes import MEMBERS, MICRO_BATCH, mode_of
+from jetlet.spark.modes import HOW, MEMBERS, MICRO_BATCH, mode_of
 from jetlet.spark.resources import check_gpus
 from jetlet.spark.shipping import BY_VALUE, ship_package
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from jetlet.jobs.engine import Plannable
     from jetlet.jobs.members.layout import Layout
     from jetlet.spark.batch.runner import Width
+    from jetlet.ui.page import Page
 
 
 class SparkEngine:
@@ -148,6 +149,9 @@ class SparkEngine:
             job = self._micro_batch_job(dag, config)
         else:
             job = self._batch_job(dag, config)
+        context = context_of(self.session)
+        job.where = f"on Spark, {HOW[kind]}"
+        job.link = None if context is None else context.uiWebUrl
         on_members = kind == MEMBERS and config.default_parallelism
         return self._jobs.start(job, on_members or SPARK_PARALLELISM)
 
@@ -271,6 +275,13 @@ class SparkEngine:
     def jobs(self) -> list[Job]:
         """Jobs that have not ended."""
         return self._jobs.running()
+
+    def ui(self, port: int = 0, host: str = "127.0.0.1", *, read_only: bool = False) -> Page:
+        """A page that shows the jobs at work, served from the first call on; see ``url``.
+
+        Port 0 is a free one. Whoever knows the address can stop jobs, unless it is ``read_only``.
+        """
+        return self._jobs.ui(port, host, read_only=read_only)
 
     def close(self) -> None:
         """Cancel the jobs that still run; stop the session if it was started here. Idempotent."""

@@ -21,9 +21,15 @@ from jetlet.spark.frame_sink import frame_sink
 from jetlet.spark.frames import frame_source
 from jetlet.spark.stream_frames import spark_stream
 
-__all__ = ["BATCH", "MEMBERS", "MICRO_BATCH", "SparkMode", "mode_of"]
+__all__ = ["BATCH", "HOW", "MEMBERS", "MICRO_BATCH", "SparkMode", "mode_of"]
 
 BATCH = "batch"
+HOW = {
+    BATCH: "as a batch job",
+    MEMBERS: "on members, tasks that live as long as the job does",
+    MICRO_BATCH: "in micro-batches",
+}
+"""The ways in which Spark runs a pipeline, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 _LETTER = 0.62
 """Width of a letter, by the size of the font; a little more than in any of these fonts."""
-_NAME_SIZE, _LABEL_SIZE, _TITLE_SIZE = 13, 11, 15
-_LINE_HEIGHT = 17
+NAME_SIZE, LABEL_SIZE, _TITLE_SIZE = 13, 11, 15
+LINE_HEIGHT = 17
 _MAX_LETTERS = 30
 """After so many letters a name is wrapped."""
 _MAX_LINES = 6
@@ -30,9 +30,9 @@ _TITLE_HEIGHT = 34
 _ARROW = 8
 
 _STYLE = f"""
-  text {{ font-family: {_FONT}; font-size: {_NAME_SIZE}px; fill: #1d2733; }}
+  text {{ font-family: {_FONT}; font-size: {NAME_SIZE}px; fill: #1d2733; }}
   .title {{ font-size: {_TITLE_SIZE}px; font-weight: bold; }}
-  .label {{ font-size: {_LABEL_SIZE}px; fill: #55616f; }}
+  .label {{ font-size: {LABEL_SIZE}px; fill: #55616f; }}
   .count {{ fill: #55616f; }}
   .box {{ fill: #f4f6f8; stroke: #55616f; stroke-width: 1.2; }}
   .source {{ fill: #e3f4e6; }}
@@ -56,13 +56,13 @@ def draw(dag: DAG, default_parallelism: int = 1) -> str:
             Link(
                 index[edge.source.name],
                 index[edge.dest.name],
-                _width(edge.label, _LABEL_SIZE),
-                _LABEL_SIZE + 4 if edge.label else 0,
+                text_width(edge.label, LABEL_SIZE),
+                LABEL_SIZE + 4 if edge.label else 0,
             )
             for edge in edges
         ],
     )
-    width = max(layout.width, _width(dag.name, _TITLE_SIZE)) + 2 * _MARGIN
+    width = max(layout.width, text_width(dag.name, _TITLE_SIZE)) + 2 * _MARGIN
     height = layout.height + _TITLE_HEIGHT + 2 * _MARGIN
     size = f'width="{width:.0f}" height="{height:.0f}"'
     title = _escaped(dag.name)
@@ -79,7 +79,7 @@ def draw(dag: DAG, default_parallelism: int = 1) -> str:
         out += _arrow(layout.lines[i], style)
         if edge.label:
             x, y = layout.labels[i]
-            out.append(_text(edge.label, x, y, "label", size=_LABEL_SIZE))
+            out.append(_text(edge.label, x, y, "label", size=LABEL_SIZE))
     for i, vertex in enumerate(vertices):
         kind = "" if dag.inbound(vertex) else " source"
         kind += "" if dag.outbound(vertex) else " sink"
@@ -104,14 +104,14 @@ def wrap(name: str, width: int = _MAX_LETTERS) -> list[str]:
     return lines or [""]
 
 
-def _width(text: str, size: int) -> float:
+def text_width(text: str, size: int) -> float:
     letters = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
     return letters * size * _LETTER
 
 
 def _box_of(lines: Sequence[str]) -> Box:
-    widest = max(_width(line, _NAME_SIZE) for line in lines)
-    return Box(max(90.0, widest + 24), len(lines) * _LINE_HEIGHT + 12)
+    widest = max(text_width(line, NAME_SIZE) for line in lines)
+    return Box(max(90.0, widest + 24), len(lines) * LINE_HEIGHT + 12)
 
 
 def _box(
@@ -127,8 +127,8 @@ def _box(
     ]
     for i, line in enumerate([*lines, count]):
         style = "count" if i == len(lines) else "name"
-        middle = top + 6 + (i + 0.5) * _LINE_HEIGHT
-        out.append(_text(line, x, middle, style, size=_NAME_SIZE, is_centred=True))
+        middle = top + 6 + (i + 0.5) * LINE_HEIGHT
+        out.append(_text(line, x, middle, style, size=NAME_SIZE, is_centred=True))
     return [*out, "</g>"]
 
 
@@ -142,6 +142,12 @@ def _text(
 
 
 def _arrow(rails: Sequence[Rail], style: str) -> list[str]:
+    line, head = arrow_paths(rails)
+    return [f'<path class="{style}" d="{line}"/>', f'<path class="head" d="{head}"/>']
+
+
+def arrow_paths(rails: Sequence[Rail]) -> tuple[str, str]:
+    """The paths of a line that bends between its rails, and of its head."""
     tip = rails[-1]
     path = [f"M{rails[0].x:.1f} {rails[0].top:.1f}"]
     x, y = rails[0].x, rails[0].top
@@ -158,11 +164,7 @@ def _arrow(rails: Sequence[Rail], style: str) -> list[str]:
             end = min(end, tip.bottom - _ARROW)
         path.append(f"L{rail.x:.1f} {end:.1f}")
         x, y = rail.x, end
-    head = f"M{tip.x:.1f} {tip.bottom:.1f} l-{_ARROW / 2} -{_ARROW} h{_ARROW} z"
-    return [
-        f'<path class="{style}" d="{" ".join(path)}"/>',
-        f'<path class="head" d="{head}"/>',
-    ]
+    return " ".join(path), f"M{tip.x:.1f} {tip.bottom:.1f} l-{_ARROW / 2} -{_ARROW} h{_ARROW} z"
 
 
 def _escaped(text: str) -> str:

@@ -65,6 +65,7 @@ from jetlet.jobs.members.messages import (
     TakeSnapshot,
     Unheard,
 )
+from jetlet.metrics.log_book import LogBook
 from jetlet.network.connection import Connection
 from jetlet.network.handshake import COORDINATOR, ClientHandshake
 from jetlet.network.hub import Hub
@@ -83,6 +84,8 @@ T = TypeVar("T")
 
 HEARTBEAT = 0.25
 """Seconds between two signs of life."""
+LOG_RECORDS = 40
+"""So many of its latest log records go with each sign of life."""
 ORPHAN_LIMIT = 1.0
 """Seconds that the process goes on after the coordinator is gone."""
 SILENCE_LIMIT = 20.0
@@ -115,11 +118,17 @@ class Member:
         self._epoch = 0
         self._reports: list[tuple[str, Any]] = []
         self._edges = _NetworkEdges()
+        self._log_book = LogBook(LOG_RECORDS, self._index)
+        self._place = f"{socket.gethostname()}, process {os.getpid()}"
 
     # --- The main thread --------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve one job."""
+        with self._log_book:
+            self._serve_one()
+
+    def _serve_one(self) -> None:
         self._tell(Joined(self._call(self._join_coordinator())))
         order = self._orders.get()
         if isinstance(order, Plan):
@@ -265,7 +274,10 @@ class Member:
                 for vertex, row in tasklet.metrics_rows()
             ],
             [{"member": self._index, **row} for row in self._edges.metrics()],
-            self._service.metrics(self._index) if self._service else (),
+            [{**row, "place": self._place} for row in self._service.metrics(self._index)]
+            if self._service
+            else (),
+            self._log_book.rows,
         )
 
     # --- The network's thread ---------------------------------------------------------------

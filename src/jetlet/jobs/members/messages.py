@@ -87,6 +87,8 @@ class Counters:
     """A pair of vertex and counters for each processor."""
     edges: Sequence[Mapping[str, Any]] = ()
     workers: Sequence[Mapping[str, Any]] = ()
+    logs: Sequence[Mapping[str, Any]] = ()
+    """Its latest log records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ class MembersRunner:
             (row for each in latest for row in each.processors),
             [worker for each in latest for worker in each.workers],
             [edge for each in latest for edge in each.edges],
+            [row for each in latest for row in each.logs],
         )
 
 

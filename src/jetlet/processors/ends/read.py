@@ -126,13 +126,19 @@ class ReadProcessor(Processor):
     def _reject(self, rejected: Rejected) -> bool:
         policy = self._policy
         if policy.ordinal is None:
+            self._show(rejected)
             self.context.count("skipped", len(rejected))
             return True
         letters = [DeadLetter.of(record, error, policy.step) for record, error in rejected]
         if not self.outbox.offer_batch(letters, policy.ordinal):
             return False
+        self._show(rejected)
         self.context.count("dead_letters", len(letters))
         return True
+
+    def _show(self, rejected: Rejected) -> None:
+        for record, error in rejected:
+            self.context.set_aside(record, error, self._policy.step)
 
     def _next_batch(self) -> Sequence[Any] | None:
         """The next items to emit; ``None`` at the end, or if there are none in this turn."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.metrics.job_metrics import JobMetrics
+from jetlet.metrics.tasklet_metrics import LETTERS
 
 _LATEST = (
     "processor",
@@ -15,6 +16,7 @@ _LATEST = (
     "queue_capacity",
     "inputs",
     "call_ns",
+    "is_idle",
     "watermark",
     "watermark_lag",
 )
@@ -71,6 +73,8 @@ def _sum(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             for name, count in value.items():
                 table[name] = table.get(name, 0) + count
             total[key] = table
+        elif key == "letters":
+            total[key] = (known[key] + value)[-LETTERS:]
         elif key == "longest_call_ns":
             total[key] = max(known[key], value)
         else:

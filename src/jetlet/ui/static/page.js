@@ -1,0 +1,632 @@
+// The page of a job. What comes from the job is only ever set as text.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const KEPT = 120; // Looks that a small chart shows.
+
+const page = {
+  jobId: location.hash.slice(1) || null,
+  state: null,
+  chosen: null,
+  tab: null,
+  drawn: null, // The parts of the drawing that change, and what it is a drawing of.
+  history: new Map(), // Rates of the jobs that were looked at.
+  source: null,
+  isReport: false,
+  wanted: "", // What the log is filtered by.
+  level: "",
+  openLetters: new Set(),
+  shown: "", // What the panel shows, so that it is left alone while nothing changes.
+};
+
+// --- Making elements ------------------------------------------------------------------------
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function draw(tag, attributes = {}, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function table(headers, rows, texts = [0]) {
+  const isText = (i) => (texts.includes(i) ? "text" : null);
+  return make("div", { class: "scroll" }, make("table", {},
+    make("thead", {}, make("tr", {}, ...headers.map((h, i) => make("th", { scope: "col", class: isText(i) }, h)))),
+    make("tbody", {}, ...rows.map((row) => make("tr", {},
+      ...row.map((cell, i) => make("td", { class: isText(i) }, cell)))))));
+}
+
+// --- Figures --------------------------------------------------------------------------------
+
+const count = (n) => (n < 1e8 ? Math.round(n).toLocaleString("en") : `${(n / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} M`);
+const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(share * 100)}%`);
+
+function rate(n) {
+  if (n >= 1e6) return `${(n / 1e6).toFixed(1)} M/s`;
+  if (n >= 1e4) return `${(n / 1e3).toFixed(1)} k/s`;
+  if (n > 0 && n < 10) return `${n.toFixed(1)}/s`;
+  return `${count(n)}/s`;
+}
+
+function size(n) {
+  if (n < 1000) return `${Math.round(n)} B`;
+  if (n < 1e6) return `${(n / 1e3).toFixed(1)} kB`;
+  return n < 1e9 ? `${(n / 1e6).toFixed(1)} MB` : `${(n / 1e9).toFixed(1)} GB`;
+}
+
+function duration(ms) {
+  const a = Math.abs(ms);
+  if (a < 1) return `${(ms * 1000).toFixed(0)} µs`;
+  if (a < 1000) return `${ms.toFixed(a < 10 ? 1 : 0)} ms`;
+  const s = a / 1000;
+  const sign = ms < 0 ? "-" : "";
+  if (s < 60) return `${sign}${s.toFixed(1)} s`;
+  if (s < 3600) return `${sign}${Math.floor(s / 60)} min ${String(Math.floor(s % 60)).padStart(2, "0")} s`;
+  if (s < 172800) return `${sign}${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min`;
+  return `${sign}${Math.floor(s / 86400)} days`;
+}
+
+const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
+
+// --- All of it ------------------------------------------------------------------------------
+
+function show(state) {
+  page.state = state;
+  showJobs(state.jobs);
+  const job = state.job;
+  if (!job) {
+    $("name").textContent = "Jetlet";
+    $("status").textContent = state.jobs.length ? "gone" : "no job runs";
+    $("verdict").replaceChildren(make("p", {}, "No job runs now; this page will show the next one."));
+    delete $("verdict").dataset.shown;
+    return;
+  }
+  page.jobId = job.id;
+  document.title = `${job.job} · ${job.status}`;
+  $("name").textContent = job.job;
+  $("status").textContent = job.status;
+  $("status").className = `pill ${job.status}`;
+  remember(job);
+  showVerdict(job);
+  showFigures(job);
+  showDrawing(job);
+  showDetails(job);
+  showButtons(job);
+  showTabs(job);
+  const since = new Date(job.submitted_ms);
+  $("footer").textContent = `${job.job} runs ${job.where}; submitted ${since.toLocaleString("en-GB")}, id ${job.id}.`;
+  if (page.isReport) $("footer").textContent = `A report of ${job.job}, which ran ${job.where}; submitted ${since.toLocaleString("en-GB")}. Rates and shares are means over all of the run.`;
+}
+
+function showJobs(jobs) {
+  $("choice").hidden = jobs.length < 2;
+  const wanted = JSON.stringify(jobs.map((job) => [job.id, job.job, job.status]));
+  if ($("jobs").dataset.shown !== wanted && document.activeElement !== $("jobs")) {
+    $("jobs").dataset.shown = wanted;
+    $("jobs").replaceChildren(...jobs.map((job) => make("option", { value: job.id }, `${job.job} (${job.status})`)));
+  }
+  if (page.state.job) $("jobs").value = page.state.job.id;
+}
+
+function remember(job) {
+  const kept = page.history.get(job.id) ?? [];
+  const last = kept[kept.length - 1];
+  if (!last || last.time !== job.time_ms) kept.push({ time: job.time_ms, read: job.read_rate });
+  if (kept.length > KEPT) kept.shift();
+  page.history.set(job.id, kept);
+}
+
+function showVerdict(job) {
+  const box = $("verdict");
+  const sentence = job.status === "suspended" ? "The job is suspended; it goes on from its last snapshot when it is resumed." : job.bottleneck.sentence;
+  const key = JSON.stringify([sentence, job.error, job.status]);
+  if (box.dataset.shown === key) return;
+  box.dataset.shown = key;
+  const line = make("p", { id: "sentence" });
+  sentence.split("`").forEach((part, i) => line.append(i % 2 ? make("b", {}, part) : part));
+  box.className = job.status === "failed" ? "failed" : job.bottleneck.vertex ? "named" : "";
+  box.replaceChildren(line);
+  if (job.error) box.append(make("p", { class: "error" }, job.error));
+}
+
+function showFigures(job) {
+  const kept = page.history.get(job.id);
+  const figures = [
+    [job.is_over || page.isReport ? "read per second, mean" : "read per second", rate(job.read_rate), kept.length > 2 && !job.is_over ? spark(kept.map((k) => k.read)) : null],
+    ["read", count(job.read)],
+    ["written", count(job.written)],
+    ["time", duration(job.elapsed * 1000)],
+  ];
+  if (job.dead_letters) figures.push(["dead letters", count(job.dead_letters)]);
+  if (job.skipped) figures.push(["skipped", count(job.skipped)]);
+  if (job.late_events) figures.push(["late", count(job.late_events)]);
+  const lags = job.vertices.map((v) => v.watermark_lag_ms).filter((lag) => lag !== null);
+  if (lags.length) figures.push(["event-time lag", duration(Math.max(...lags))]);
+  if (job.snapshots.taken !== undefined) figures.push(["snapshots", count(job.snapshots.taken)]);
+  if (job.snapshots.restarts) figures.push(["restarts", count(job.snapshots.restarts)]);
+  $("figures").replaceChildren(...figures.map(([name, value, chart]) => make("div", {}, make("dt", {}, name), make("dd", {}, value), chart)));
+}
+
+function spark(values) {
+  const most = Math.max(...values, 1e-9);
+  const svg = draw("svg", { viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const points = values.map((v, i) => `${((i / (values.length - 1)) * 100).toFixed(1)},${(21 - (v / most) * 19).toFixed(1)}`);
+  svg.append(draw("polyline", { points: points.join(" ") }));
+  return svg;
+}
+
+// --- The drawing ----------------------------------------------------------------------------
+
+function showDrawing(job) {
+  const key = job.id + JSON.stringify(job.shape);
+  if (!page.drawn || page.drawn.key !== key) page.drawn = drawShape(job, key);
+  const rows = new Map(job.vertices.map((row) => [row.name, row]));
+  for (const [name, parts] of page.drawn.vertices) showVertex(rows.get(name), parts, job);
+  job.flows.forEach((flow, i) => showFlow(flow, page.drawn.edges[i]));
+}
+
+function drawShape(job, key) {
+  const { shape } = job;
+  const pad = 16;
+  const [width, height] = [shape.width + 2 * pad, shape.height + 2 * pad];
+  const svg = draw("svg", { viewBox: `${-pad} ${-pad} ${width} ${height}`, role: "group", "aria-label": "The vertices of the job" });
+  // Smaller where there is little room, but never too small to be read.
+  const room = $("drawing").clientWidth || width;
+  const scale = Math.max(0.72, Math.min(1, room / width));
+  svg.setAttribute("width", width * scale);
+  svg.setAttribute("height", height * scale);
+  const edges = shape.edges.map((edge) => {
+    const line = draw("path", { class: edge.distributed ? "edge distributed" : "edge", d: edge.line });
+    const rateText = draw("text", { class: "rate", x: edge.x, y: edge.y - 2 });
+    const tube = draw("path", { class: "tube", d: `M${edge.x + 3} ${edge.y + 8} h46` });
+    const fill = draw("path", { class: "fill", d: "" });
+    const fillText = draw("text", { class: "figure", x: edge.x + 57, y: edge.y + 12 });
+    const title = draw("title");
+    const group = draw("g");
+    group.append(title, line, draw("path", { class: "head", d: edge.head }), rateText, tube, fill, fillText);
+    svg.append(group);
+    return { edge, line, rateText, tube, fill, fillText, title };
+  });
+  const vertices = new Map();
+  shape.boxes.forEach((box, i) => vertices.set(box.name, drawVertex(svg, box, i, shape)));
+  $("drawing").replaceChildren(svg);
+  return { key, vertices, edges };
+}
+
+function drawVertex(svg, box, index, shape) {
+  const group = draw("g", { class: "vertex", tabindex: "0", role: "button", "data-vertex": box.name });
+  const { x, y, width, height } = box;
+  const place = { x, y, width, height, rx: 9 };
+  const tints = { busy: draw("rect", { class: "tint busy", ...place, opacity: 0 }), blocked: draw("rect", { class: "tint blocked", ...place, opacity: 0 }) };
+  group.append(draw("rect", { class: "box", ...place }), tints.busy, tints.blocked);
+  box.lines.forEach((line, i) => group.append(draw("text", { x: x + 12, y: y + 20 + i * 17 }, line)));
+  const top = y + height - 32;
+  const bars = {};
+  for (const kind of ["busy", "blocked", "waiting"]) {
+    bars[kind] = draw("rect", { class: kind, x: x + 12, y: top, width: 0, height: 7 });
+    group.append(bars[kind]);
+  }
+  const figure = draw("text", { class: "figure", x: x + 12, y: top + 22 });
+  const rateText = draw("text", { class: "rate", x: x + width - 12, y: top + 22, "text-anchor": "end" });
+  const flag = draw("g", { visibility: "hidden" });
+  flag.append(draw("rect", { class: "flag", x: x + width - 78, y: y - 9, width: 70, height: 17, rx: 8.5 }));
+  flag.append(draw("text", { class: "flag-text", x: x + width - 43, y: y + 3, "text-anchor": "middle" }, "bottleneck"));
+  group.append(figure, rateText, flag);
+  group.addEventListener("click", () => choose(box.name));
+  group.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") choose(box.name);
+    else if (event.key === "ArrowDown" || event.key === "ArrowRight") focusVertex(shape, index + 1);
+    else if (event.key === "ArrowUp" || event.key === "ArrowLeft") focusVertex(shape, index - 1);
+    else return;
+    event.preventDefault();
+  });
+  svg.append(group);
+  return { group, box, tints, bars, figure, rateText, flag };
+}
+
+function focusVertex(shape, index) {
+  const box = shape.boxes[index];
+  if (box) page.drawn.vertices.get(box.name).group.focus();
+}
+
+function showVertex(row, parts, job) {
+  const { box, bars, tints } = parts;
+  const shares = { busy: row.busy ?? 0, blocked: row.blocked ?? 0, waiting: row.waiting ?? (row.busy === null ? 0 : 1) };
+  let x = box.x + 12;
+  for (const [kind, bar] of Object.entries(bars)) {
+    const width = shares[kind] * (box.width - 24);
+    bar.setAttribute("x", x);
+    bar.setAttribute("width", Math.max(0, width));
+    x += width;
+  }
+  tints.busy.setAttribute("opacity", (shares.busy * 0.22).toFixed(3));
+  tints.blocked.setAttribute("opacity", (shares.blocked * 0.16).toFixed(3));
+  const isNamed = job.bottleneck.vertex === row.name;
+  parts.figure.textContent = row.busy === null ? "not begun" : mainShare(row);
+  parts.rateText.textContent = rate(row.rate);
+  parts.flag.setAttribute("visibility", isNamed ? "visible" : "hidden");
+  parts.group.classList.toggle("named", isNamed);
+  parts.group.classList.toggle("chosen", page.chosen === row.name);
+  parts.group.dataset.busy = row.busy ?? "";
+  parts.group.setAttribute("aria-label", `${row.name}: busy ${percent(row.busy)}, blocked ${percent(row.blocked)}, waiting ${percent(row.waiting)}, ${rate(row.rate)}${isNamed ? ", the bottleneck" : ""}`);
+}
+
+function mainShare(row) {
+  const shares = { busy: row.busy, blocked: row.blocked, waiting: row.waiting };
+  const [name, share] = Object.entries(shares).reduce((a, b) => (b[1] > a[1] ? b : a));
+  return `${name} ${percent(share)}`;
+}
+
+function showFlow(flow, parts) {
+  const fill = flow.fill;
+  const { edge } = parts;
+  parts.rateText.textContent = rate(flow.rate);
+  parts.line.setAttribute("stroke-width", (1.4 + 2.6 * (fill ?? 0)).toFixed(1));
+  parts.tube.setAttribute("visibility", fill === null ? "hidden" : "visible");
+  parts.fill.setAttribute("d", fill ? `M${edge.x + 3} ${edge.y + 8} h${(46 * Math.min(1, fill)).toFixed(1)}` : "");
+  parts.fillText.textContent = fill === null ? "" : percent(fill);
+  parts.title.textContent = `${edge.source} → ${edge.dest}${edge.routing ? ` (${edge.routing})` : ""}: ${count(flow.items)} items, ${rate(flow.rate)}${fill === null ? "" : `, queues ${percent(fill)} full`}`;
+}
+
+// --- A vertex -------------------------------------------------------------------------------
+
+function choose(name) {
+  page.chosen = page.chosen === name ? null : name;
+  if (page.state?.job) {
+    showDrawing(page.state.job);
+    showDetails(page.state.job);
+  }
+}
+
+function showDetails(job) {
+  const name = page.chosen ?? job.bottleneck.vertex ?? job.vertices[0]?.name;
+  const row = job.vertices.find((vertex) => vertex.name === name);
+  if (!row) return $("details").replaceChildren();
+  const parts = [make("h2", {}, row.name)];
+  if (row.busy !== null) {
+    const bar = make("div", { class: "shares", "aria-hidden": "true" });
+    for (const kind of ["busy", "blocked", "waiting"]) {
+      const piece = make("i", { class: kind });
+      piece.style.width = `${row[kind] * 100}%`;
+      bar.append(piece);
+    }
+    parts.push(bar, make("div", { class: "words" }, ...["busy", "blocked", "waiting"].map((kind) => make("span", {}, `${kind} ${percent(row[kind])}`))));
+  }
+  const pairs = [["received", count(row.received)], ["emitted", count(row.emitted)], ["rate", rate(row.rate)]];
+  if (row.queue_fill !== null) pairs.push(["queues", `${percent(row.queue_fill)} full`]);
+  if (row.calls) pairs.push(["calls", count(row.calls)], ["longest call", duration(row.longest_call_ms)]);
+  if (row.call_ms) pairs.push(["call under way", duration(row.call_ms)]);
+  if (row.watermark !== null && row.watermark !== undefined) pairs.push(["watermark", moment(row.watermark)]);
+  if (row.watermark_lag_ms !== null) pairs.push(["behind the clock", duration(row.watermark_lag_ms)]);
+  for (const [counter, value] of Object.entries(row.counters ?? {})) pairs.push([counter.replaceAll("_", " "), count(value)]);
+  parts.push(make("h3", {}, "Figures"), make("dl", { class: "pairs" }, ...pairs.flatMap(([k, v]) => [make("dt", {}, k), make("dd", {}, v)])));
+  if (row.histogram?.length) parts.push(make("h3", {}, "Calls by the time they took"), ...histogram(row.histogram));
+  const processors = row.processors ?? [];
+  if (processors.length > 1) parts.push(...skew(processors));
+  if (processors.length) {
+    const members = new Set(processors.map((p) => p.member)).size > 1;
+    parts.push(make("h3", {}, "Processors"), table(
+      [members ? "member" : "no.", "busy", "blocked", "in", "out", "queue"],
+      processors.map((p) => [
+        members ? `${p.member} · ${p.processor}` : String(p.processor),
+        percent(p.elapsed_ns ? Math.min(1, p.busy_ns / p.elapsed_ns) : null),
+        percent(p.elapsed_ns ? Math.min(1, p.blocked_ns / p.elapsed_ns) : null),
+        count(p.received), count(p.emitted), p.capacity ? `${count(p.queue)}/${count(p.capacity)}` : "–",
+      ]), []));
+  }
+  const place = $("details").scrollTop;
+  $("details").replaceChildren(...parts);
+  $("details").scrollTop = place;
+}
+
+function histogram(rows) {
+  const first = Math.log2(rows[0][0]);
+  const last = Math.log2(rows[rows.length - 1][0]);
+  const counts = new Map(rows.map(([bound, n]) => [Math.round(Math.log2(bound)), n]));
+  const most = Math.max(...rows.map(([, n]) => n));
+  const bars = make("div", { class: "histogram", role: "img", "aria-label": "Calls by duration" });
+  for (let power = Math.round(first); power <= Math.round(last); power += 1) {
+    const n = counts.get(power) ?? 0;
+    const bar = make("i", { title: `up to ${duration(2 ** power / 1e6)}: ${count(n)}` });
+    bar.style.height = `${(n / most) * 100}%`;
+    bars.append(bar);
+  }
+  return [bars, make("div", { class: "ends" }, make("span", {}, duration(rows[0][0] / 1e6)), make("span", {}, duration(rows[rows.length - 1][0] / 1e6)))];
+}
+
+function skew(processors) {
+  const items = processors.map((p) => p.received || p.emitted);
+  const mean = items.reduce((a, b) => a + b, 0) / items.length;
+  if (!mean) return [];
+  const most = Math.max(...items);
+  const bars = make("div", { class: "histogram", role: "img", "aria-label": "Items by processor" });
+  items.forEach((n, i) => {
+    const bar = make("i", { title: `processor ${processors[i].processor}: ${count(n)}` });
+    bar.style.height = `${(n / most) * 100}%`;
+    bars.append(bar);
+  });
+  return [make("h3", {}, `Items by processor: the fullest has ${(most / mean).toFixed(2)} times the mean`), bars];
+}
+
+// --- Orders ---------------------------------------------------------------------------------
+
+const ORDERS = {
+  suspend: ["Suspend", "Stop with a snapshot, until it is resumed"],
+  resume: ["Resume", "Go on from the last snapshot"],
+  restart: ["Restart", "Stop with a snapshot and start again from there"],
+  export: ["Export snapshot…", "Keep the state under a name"],
+  cancel: ["Cancel", "End the job"],
+};
+
+function showButtons(job) {
+  const key = JSON.stringify([job.id, job.can]);
+  if ($("buttons").dataset.shown === key) return;
+  $("buttons").dataset.shown = key;
+  $("buttons").replaceChildren(...job.can.filter((command) => ORDERS[command]).map((command) => {
+    const [text, title] = ORDERS[command];
+    return make("button", { type: "button", title, "data-order": command, class: command === "cancel" ? "danger" : null, onclick: (event) => press(event.currentTarget, job, command) }, text);
+  }));
+}
+
+function press(button, job, command) {
+  if (command === "cancel" && !button.classList.contains("sure")) {
+    button.classList.add("sure");
+    button.textContent = `Really cancel ${job.job}?`;
+    setTimeout(() => {
+      button.classList.remove("sure");
+      button.textContent = ORDERS.cancel[0];
+    }, 5000);
+    return;
+  }
+  if (command === "export") return askName(job);
+  order(button, job, command);
+}
+
+function askName(job) {
+  const input = make("input", { "aria-label": "Name of the snapshot", placeholder: "name of the snapshot", maxlength: 100 });
+  const send = () => {
+    if (input.value.trim()) order(form, job, "export", input.value.trim());
+  };
+  const back = () => {
+    delete $("buttons").dataset.shown;
+    showButtons(page.state.job);
+  };
+  const form = make("span", { class: "filter" }, input, make("button", { type: "button", onclick: send }, "Export"), make("button", { type: "button", onclick: back }, "Back"));
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") send();
+    if (event.key === "Escape") back();
+  });
+  $("buttons").replaceChildren(form);
+  input.focus();
+}
+
+async function order(button, job, command, name = null) {
+  for (const each of $("buttons").querySelectorAll("button")) each.disabled = true;
+  tell(`${ORDERS[command][0].replace("…", "")}: under way`);
+  try {
+    const answer = await fetch(`order?${job.id}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ command, name }) });
+    const { error } = await answer.json();
+    tell(error ?? (command === "export" ? `The state is in the snapshot “${name}”.` : ""));
+  } catch {
+    tell("The job's process does not answer any more.");
+  }
+  delete $("buttons").dataset.shown;
+  if (page.state?.job) showButtons(page.state.job);
+}
+
+function tell(text) {
+  $("notice").textContent = text;
+  $("notice").hidden = !text;
+}
+
+// --- More -----------------------------------------------------------------------------------
+
+const TABS = {
+  time: ["Time", (job) => job.vertices.some((v) => v.watermark !== null && v.watermark !== undefined) || job.latency?.length, showTime],
+  stages: ["Spark", (job) => job.stages.length, showStages],
+  members: ["Where it runs", (job) => job.workers.length || job.edges.length, showMembers],
+  tasks: ["Tasks", (job) => job.containers_each.length, showTasks],
+  snapshots: ["Snapshots", (job) => job.taken.length || job.failures.length || job.snapshots.taken !== undefined, showSnapshots],
+  letters: ["Dead letters", () => true, showLetters],
+  logs: ["Log", () => true, showLogs],
+};
+
+function showTabs(job) {
+  const there = Object.entries(TABS).filter(([, [, applies]]) => applies(job)).map(([id]) => id);
+  if (!there.includes(page.tab)) page.tab = there[0];
+  const key = JSON.stringify([there, page.tab, job.letters.length, job.failures.length]);
+  if ($("tabs").dataset.shown !== key) {
+    $("tabs").dataset.shown = key;
+    const hadFocus = $("tabs").contains(document.activeElement);
+    $("tabs").replaceChildren(...there.map((id) => {
+      const extra = id === "letters" && job.letters.length ? ` (${job.letters.length})` : "";
+      return make("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === page.tab), "aria-controls": "panel", tabindex: id === page.tab ? 0 : -1, onclick: () => open(id), onkeydown: (event) => step(event, there, id) }, TABS[id][0] + extra);
+    }));
+    $("panel").setAttribute("aria-labelledby", `tab-${page.tab}`);
+    if (hadFocus) $(`tab-${page.tab}`).focus();
+  }
+  const content = TABS[page.tab][2];
+  content(job, `${job.id} ${page.tab} `);
+}
+
+function step(event, there, id) {
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!by) return;
+  open(there[(there.indexOf(id) + by + there.length) % there.length]);
+  $(`tab-${page.tab}`).focus();
+}
+
+function open(id) {
+  page.tab = id;
+  page.shown = "";
+  showTabs(page.state.job);
+}
+
+function fill(key, parts) {
+  // What has not changed stays, with what is selected and opened in it.
+  if (page.shown === key) return;
+  page.shown = key;
+  $("panel").replaceChildren(...parts().filter(Boolean));
+}
+
+function showTime(job, key) {
+  const rows = job.vertices.filter((v) => v.watermark !== null && v.watermark !== undefined);
+  fill(key + JSON.stringify([rows.map((v) => [v.watermark, v.watermark_lag_ms, v.processors]), job.latency]), () => {
+    const idle = rows.flatMap((v) => v.processors.filter((p) => p.is_idle).map((p) => `${v.name} ${p.processor} on member ${p.member}`));
+    const sources = rows.filter((v) => job.shape.boxes.some((b) => b.name === v.name && b.kind === "source"));
+    return [
+      table(["vertex", "watermark (UTC)", "behind the clock", "late"], rows.map((v) => [v.name, moment(v.watermark), v.watermark_lag_ms === null ? "idle" : duration(v.watermark_lag_ms), count(v.late_events)])),
+      sources.length ? make("h3", {}, "Event time of each part of the sources") : null,
+      sources.length ? table(["source", "member", "processor", "watermark (UTC)", "behind the clock"], sources.flatMap((v) => v.processors.map((p) => [v.name, String(p.member), String(p.processor), p.watermark === null ? "none so far" : moment(p.watermark), p.is_idle ? "idle" : p.lag_ms === null ? "–" : duration(p.lag_ms)]))) : null,
+      idle.length ? make("p", { class: "empty" }, `Idle, so that nobody waits for them: ${idle.join(", ")}.`) : null,
+      job.latency?.length ? make("h3", {}, "From source to sink") : null,
+      job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), duration(l.p50_ms), duration(l.p99_ms), duration(l.p999_ms), duration(l.longest_ms)])) : null,
+    ];
+  });
+}
+
+function showStages(job, key) {
+  fill(key + JSON.stringify([job.stages, job.link]), () => [
+    table(["stage", "tasks", "running", ""], job.stages.map((stage) => {
+      const bar = make("i", { class: stage.active ? "active" : null });
+      bar.style.width = `${stage.total ? (stage.done / stage.total) * 100 : 0}%`;
+      return [stage.name, `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
+    })),
+    job.link ? make("p", {}, make("a", { href: job.link.startsWith("http") ? job.link : null, target: "_blank", rel: "noreferrer noopener" }, "Spark's own page")) : null,
+  ]);
+}
+
+function showMembers(job, key) {
+  fill(key + JSON.stringify([job.workers, job.edges]), () => [
+    job.workers.length ? table(["member", "worker", "asleep", "tasklets", "where"], job.workers.map((w) => [String(w.member), w.name, percent(w.idle_share), String(w.tasklets), w.place ?? "this process"]), [1, 4]) : null,
+    job.edges.length ? make("h3", {}, "Between members") : null,
+    job.edges.length ? table(["edge", "rate", "bytes", "in flight", "window", "held back"], job.edges.map((e) => [e.name, rate(e.rate), `${size(e.bytes_rate)}/s`, size(e.in_flight), size(e.window), percent(e.blocked)])) : null,
+  ]);
+}
+
+function showTasks(job, key) {
+  fill(key + JSON.stringify(job.containers_each), () => [
+    table(["container", "member", "processed", "in flight", "pending", "windows", "commits", "busy"], job.containers_each.map((c) => [c.name, String(c.member), count(c.process_calls), count(c.in_flight), count(c.pending), count(c.window_calls), count(c.commit_calls), percent(Math.min(1, c.utilisation))])),
+    make("h3", {}, "Partitions"),
+    table(["partition", "lag", "committed", "member"], job.containers_each.flatMap((c) => [...new Set([...Object.keys(c.lag), ...Object.keys(c.committed)])].sort().map((p) => [p, c.lag[p] === undefined ? "–" : count(c.lag[p]), c.committed[p] === undefined ? "–" : String(c.committed[p]), String(c.member)]))),
+  ]);
+}
+
+function showSnapshots(job, key) {
+  fill(key + JSON.stringify([job.taken, job.failures, job.snapshots]), () => {
+    const most = Math.max(1e-9, ...job.taken.map((s) => s.ms));
+    const bars = make("div", { class: "bars", role: "img", "aria-label": "How long the latest snapshots took" }, ...job.taken.map((s) => {
+      const bar = make("i", { class: s.error ? "failed" : null, title: `${s.id}: ${duration(s.ms)}` });
+      bar.style.height = `${(s.ms / most) * 100}%`;
+      return bar;
+    }));
+    return [
+      job.taken.length ? bars : make("p", { class: "empty" }, "No snapshot has been taken so far."),
+      job.taken.length ? table(["snapshot", "at", "size", "took", "saving", "writing", "committing", "last to save", ""], [...job.taken].reverse().map((s) => [
+        s.export ? `${s.id} “${s.export}”` : String(s.id), clock(s.began_ms), size(s.bytes), duration(s.ms),
+        ...["save_ms", "record_ms", "commit_ms"].map((phase) => (s[phase] === undefined ? "–" : duration(s[phase]))),
+        s.slowest || "–", s.error ? make("span", { class: "bad" }, s.error) : "good",
+      ]), [0, 7, 8]) : null,
+      job.snapshots.last_error ? make("p", { class: "bad" }, `The last that failed: ${job.snapshots.last_error}`) : null,
+      make("h3", {}, "Restarts"),
+      job.failures.length ? table(["at", "because"], [...job.failures].reverse().map((f) => [clock(f.time_ms), f.cause]), [0, 1]) : make("p", { class: "empty" }, "None."),
+    ];
+  });
+}
+
+function showLetters(job, key) {
+  fill(key + JSON.stringify(job.letters), () => (job.letters.length ? [...job.letters].reverse().map((letter) => {
+    const id = `${letter.time_ms} ${letter.stage} ${letter.item}`;
+    return make("details", { open: page.openLetters.has(id), ontoggle: (event) => page.openLetters[event.currentTarget.open ? "add" : "delete"](id) },
+      make("summary", {}, `${clock(letter.time_ms)} ${letter.stage}: `, make("code", {}, letter.item), ` — ${letter.error}`),
+      make("pre", {}, letter.traceback));
+  }) : [make("p", { class: "empty" }, "No item was skipped or became a dead letter so far.")]));
+}
+
+function showLogs(job, key) {
+  const found = job.logs.filter((row) => (!page.level || row.level === page.level) && (!page.wanted || `${row.text} ${row.logger}`.toLowerCase().includes(page.wanted.toLowerCase())));
+  if (!page.shown.startsWith(`${key}log`)) {
+    fill(`${key}log`, () => [
+      make("div", { class: "filter" },
+        make("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the log", value: page.wanted, oninput: (event) => { page.wanted = event.currentTarget.value; showLogs(page.state.job, key); } }),
+        make("select", { "aria-label": "Level", onchange: (event) => { page.level = event.currentTarget.value; showLogs(page.state.job, key); } },
+          ...["", "info", "warning", "error"].map((level) => make("option", { value: level, selected: level === page.level }, level || "all levels")))),
+      make("ul", { class: "log", id: "log" }),
+    ]);
+  }
+  const list = $("log");
+  const shown = JSON.stringify(found);
+  if (list.dataset.shown === shown) return;
+  list.dataset.shown = shown;
+  list.replaceChildren(...[...found].reverse().map((row) => make("li", { class: row.level },
+    make("time", {}, `${clock(row.time_ms)} `), make("span", { class: "from" }, `${row.member === null ? "" : `member ${row.member} `}${row.level} `), row.text)));
+  if (!found.length) list.append(make("li", { class: "empty" }, "Nothing was logged so far. Records below the level of the logger “jetlet” do not come here."));
+}
+
+// --- Where it comes from --------------------------------------------------------------------
+
+function connect() {
+  page.source?.close();
+  page.source = new EventSource(`events${page.jobId ? `?${page.jobId}` : ""}`);
+  page.source.onmessage = (event) => {
+    $("status").classList.remove("lost");
+    if (page.isLost) tell("");
+    page.isLost = false;
+    show(JSON.parse(event.data));
+  };
+  page.source.addEventListener("over", () => {
+    page.source.close();
+    end("The job's process has ended its page; this is what was seen last.");
+  });
+  page.source.onerror = () => {
+    page.isLost = true;
+    end("The job's process does not answer; this is what was seen last.");
+  };
+}
+
+function end(text) {
+  tell(text);
+  $("buttons").replaceChildren();
+  delete $("buttons").dataset.shown;
+}
+
+$("jobs").addEventListener("change", (event) => {
+  page.jobId = event.currentTarget.value;
+  page.chosen = null;
+  location.hash = page.jobId;
+  connect();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && page.chosen) choose(page.chosen);
+});
+document.addEventListener("visibilitychange", () => {
+  if (page.isReport || page.source?.readyState === undefined) return;
+  // A page that nobody sees costs the job nothing.
+  if (document.hidden) page.source.close();
+  else connect();
+});
+window.addEventListener("resize", () => {
+  page.drawn = null;
+  if (page.state?.job) showDrawing(page.state.job);
+});
+
+const report = $("report");
+if (report) {
+  page.isReport = true;
+  show(JSON.parse(report.textContent));
+} else {
+  connect();
+}

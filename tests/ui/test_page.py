@@ -1,0 +1,243 @@
+"""The page in a real browser, beside real jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, whole_item
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+
+def numbers(context):
+    i = 0
+    while True:
+        yield range(i, i + 100)
+        i += 100
+
+
+def endless(name="numbers"):
+    return sources.batch(name, numbers, batched=True)
+
+
+class Brake:
+    """A stage that is quick until it is told to be slow."""
+
+    def __init__(self):
+        self.is_on = threading.Event()
+
+    def __call__(self, item):
+        if self.is_on.is_set():
+            sum(range(20_000))
+        return item
+
+
+@pytest.fixture
+def engine():
+    with EmbeddedEngine() as engine:
+        yield engine
+
+
+def number(text):
+    """The first number of a text such as ``48.7 k/s``."""
+    value, unit = text.removesuffix("/s").split(" ") if " " in text else (text[:-2], "")
+    return float(value.replace(",", "")) * {"": 1, "k": 1e3, "M": 1e6}[unit]
+
+
+def read_so_far(browser):
+    return int(browser.text("#figures div:nth-child(2) dd").replace(",", "") or 0)
+
+
+def test_the_dag_appears_rates_move_and_a_slow_stage_turns_busy_and_is_named(engine, browser):
+    brake = Brake()
+    p = Pipeline("clicks")
+    p.read_from(endless()).map(brake, name="enrich").write_to(sinks.noop(name="out"))
+    engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.wait(lambda: len(browser.find(".vertex")) == 3)
+    names = [each.get_attribute("data-vertex") for each in browser.find(".vertex")]
+    assert names == ["numbers", "enrich", "out"]
+    assert browser.text("#name") == "clicks"
+    assert len(browser.find("#drawing .edge")) == 2
+    before = read_so_far(browser)
+    browser.wait(lambda: read_so_far(browser) > before, "nothing moved")
+    browser.wait(lambda: number(browser.text("#drawing .rate")) > 0, "no rate")
+
+    brake.is_on.set()
+
+    enrich = "[data-vertex=enrich]"
+    browser.wait(
+        lambda: float(browser.attribute(enrich, "data-busy") or 0) > 0.9, "it never turned busy"
+    )
+    browser.wait(
+        lambda: browser.text("#sentence").startswith("enrich is the bottleneck"), "not named"
+    )
+    assert "named" in browser.attribute(enrich, "class")
+    assert browser.complaints() == []
+
+
+def test_a_vertex_is_chosen_by_mouse_and_by_keyboard(engine, browser):
+    from selenium.webdriver import ActionChains, Keys
+
+    p = Pipeline("chosen")
+    p.read_from(endless()).map(str, name="text").write_to(sinks.noop(name="out"))
+    engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.click("[data-vertex=text]")
+    browser.wait(lambda: browser.text("#details h2") == "text")
+    assert "received" in browser.text("#details")
+    browser.driver.execute_script("document.querySelector('[data-vertex=text]').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
+    browser.wait(lambda: browser.text("#details h2") == "out", "the keyboard did nothing")
+    browser.driver.execute_script("document.querySelector('#tabs [role=tab]').focus()")
+    first = browser.text("#tabs [aria-selected=true]")
+    ActionChains(browser.driver).send_keys(Keys.ARROW_RIGHT).perform()
+    browser.wait(lambda: browser.text("#tabs [aria-selected=true]") != first)
+
+
+def test_buttons_suspend_resume_and_export(engine, browser, tmp_path):
+    p = Pipeline("stopped")
+    p.read_from(endless()).write_to(sinks.noop())
+    job = engine.submit(p, JobConfig(snapshot_dir=tmp_path))
+    browser.open(engine.ui().url)
+    browser.click("[data-order=suspend]")
+    browser.wait(lambda: browser.text("#status") == "suspended")
+    assert job.status.value == "suspended"
+    browser.click("[data-order=export]")
+    browser.wait(lambda: browser.find("#buttons input"))
+    browser.find("#buttons input")[0].send_keys("kept\n")
+    browser.wait(lambda: "“kept”" in browser.text("#notice"))
+    browser.click("[data-order=resume]")
+    browser.wait(lambda: browser.text("#status") == "running")
+
+
+def test_a_job_is_cancelled_when_that_was_asked_for_twice(engine, browser):
+    p = Pipeline("unwanted")
+    p.read_from(endless()).write_to(sinks.noop())
+    job = engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.click("[data-order=cancel]")
+    browser.wait(lambda: "Really cancel unwanted?" in browser.text("[data-order=cancel]"))
+    assert job.status.value == "running"
+    browser.click("[data-order=cancel]")
+    browser.wait(lambda: browser.text("#status") == "cancelled")
+    assert job.status.value == "cancelled"
+
+
+def test_a_page_for_looking_only_has_no_buttons(browser):
+    p = Pipeline("looked-at")
+    p.read_from(endless()).write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        url = engine.ui(read_only=True).url
+        engine.submit(p)
+        browser.open(url)
+        browser.wait(lambda: browser.text("#status") == "running")
+        assert browser.find("#buttons button") == []
+
+
+EVIL = "<script>window.wasHere = 1</script><img src=x onerror='window.wasHere = 1'>"
+
+
+def test_html_in_a_job_is_text(engine, browser):
+    def fail(item):
+        raise ValueError(f"cannot take {item}")
+
+    p = Pipeline("evil <b>name</b>")
+    stage = p.read_from(sources.items([EVIL])).map(fail, name="<i>stage</i>", on_error="skip")
+    stage.write_to(sinks.noop())
+    page = engine.ui()
+    engine.submit(p).join()
+    browser.open(page.url)
+    browser.wait(lambda: browser.find("#tab-letters"))
+    browser.click("#tab-letters")
+    browser.wait(lambda: EVIL in browser.text("#panel summary code"))
+    assert browser.text("#name") == "evil <b>name</b>"
+    assert browser.find("#panel script, #panel img, h1 b, #drawing i") == []
+    assert browser.driver.execute_script("return window.wasHere") is None
+    assert "in fail" in browser.text("#panel pre")
+
+
+def test_who_does_not_know_the_token_gets_nothing(engine, browser):
+    p = Pipeline("secret")
+    p.read_from(endless()).write_to(sinks.noop())
+    engine.submit(p)
+    page = engine.ui()
+    browser.open(f"http://127.0.0.1:{page.port}/")
+    assert browser.find("#name") == []
+    assert "secret" not in browser.driver.page_source
+
+
+def test_it_fits_on_a_small_screen(engine, browser):
+    p = Pipeline("small")
+    stage = p.read_from(endless()).map(
+        str, name="a stage with quite a long name, such as some have"
+    )
+    for i in range(4):
+        stage.write_to(sinks.noop(name=f"out-{i}"))
+    engine.submit(p)
+    size = {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.open(engine.ui().url)
+        browser.wait(lambda: len(browser.find(".vertex")) == 6)
+        assert browser.driver.execute_script("return document.body.scrollWidth") <= 320
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_page_stays_when_the_job_and_its_process_are_gone(browser):
+    p = Pipeline("over")
+    p.read_from(sources.items(range(5))).write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        url = engine.ui().url
+        engine.submit(p).join()
+        browser.open(url)
+        browser.wait(lambda: browser.text("#status") == "completed")
+    browser.wait(lambda: "seen last" in browser.text("#notice"))
+    assert browser.text("#figures div:nth-child(2) dd") == "5"
+    assert len(browser.find(".vertex")) == 2
+
+
+def test_a_report_opens_without_a_server(engine, browser, tmp_path):
+    p = Pipeline("reported")
+    counted = p.read_from(sources.items(["a", EVIL, "a"])).grouping_key(whole_item)
+    counted.aggregate(agg.counting()).write_to(sinks.noop())
+    job = engine.submit(p)
+    job.join()
+    job.report(tmp_path / "report.html")
+
+    browser.open((tmp_path / "report.html").as_uri())
+
+    browser.wait(lambda: browser.text("#status") == "completed")
+    assert browser.text("#figures div:nth-child(2) dd") == "3"
+    assert len(browser.find(".vertex")) >= 3
+    assert browser.find("#buttons button") == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.cluster
+@pytest.mark.fault
+def test_a_killed_member_shows_up_as_a_restart(browser, tmp_path):
+    p = Pipeline("killed")
+    stage = p.read_from(endless()).rebalance().map(lambda i: (i, os.getpid()))
+    stage.write_to(sinks.noop())
+    config = JobConfig(
+        processing_guarantee="exactly-once", snapshot_dir=tmp_path, snapshot_interval=0.2
+    )
+    with EmbeddedEngine(members=2) as engine:
+        job = engine.submit(p, config)
+        browser.open(engine.ui().url)
+        browser.click("#tab-members")
+        browser.wait(lambda: "process" in browser.text("#panel tbody tr td:nth-child(5)"))
+        browser.wait(lambda: job.metrics().snapshots["taken"], "no snapshot was taken")
+        place = browser.text("#panel tbody tr td:nth-child(5)")
+        os.kill(int(place.rsplit(" ", 1)[1]), signal.SIGKILL)
+        browser.click("#tab-snapshots")
+        browser.wait(lambda: "member 0" in browser.text("#panel"), "no restart is shown")
+        browser.wait(lambda: browser.text("#status") == "running")
+        restarts = browser.find("#figures div")[-1].text
+    assert restarts.startswith("restarts")
