@@ -35,8 +35,9 @@ HEAVY = [
 
 LAYERS = [
     {"cli", "testing"},
+    {"running"},
     {"ui"},
-    {"running", "sinks", "sources"},
+    {"sinks", "sources"},
     {"spark", "tasks"},
     {"jobs"},
     {"planner", "agg", "windows"},
@@ -59,6 +60,10 @@ CONVENIENCES = {
     # The page of an engine, and what a job says of itself when it has ended.
     ("jobs/engine.py", "ui"),
     ("jobs/job.py", "ui"),
+    # What notebooks show.
+    ("connectors/client.py", "ui"),
+    ("pipeline/pipeline.py", "ui"),
+    ("pipeline/stage.py", "ui"),
 }
 
 

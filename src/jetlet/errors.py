@@ -64,6 +64,13 @@ __all__ = [
 class JetletError(Exception):
     """Base of all errors that Jetlet raises on purpose."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: first the line that says what is wrong, then how it came."""
+        import traceback
+
+        lines = "".join(traceback.format_exception(self)).splitlines()
+        return [f"{type(self).__name__}: {self}", "", *lines]
+
 
 class PlanningError(JetletError):
     """A mistake that is visible before anything runs."""

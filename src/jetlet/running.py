@@ -10,6 +10,7 @@ from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.execution_service import default_worker_count
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
 from jetlet.jobs.job import Job
 from jetlet.pipeline.transforms import SourceTransform
@@ -54,9 +55,10 @@ def run(
     with make_engine(on, **options) as engine:
         job = engine.submit(what, config)
         try:
-            job.join()
+            _join(job)
         except KeyboardInterrupt:
-            job.cancel()
+            with plain_interrupts():
+                job.cancel()
             raise
         return job
 
@@ -68,6 +70,15 @@ def parallelism_on(on: str) -> int:
     if on == "spark":
         return SPARK_PARALLELISM
     raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
+
+
+def _join(job: Job) -> None:
+    if in_notebook():
+        from jetlet.ui.notebook import join_visibly
+
+        join_visibly(job)
+    else:
+        job.join()
 
 
 def planned_for_spark(what: DAG | Plannable) -> DAG:

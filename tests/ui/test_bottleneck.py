@@ -94,6 +94,23 @@ def test_who_waits_for_something_outside():
     assert "though its calls take only 3% of its core: it waits for something" in verdict.sentence
 
 
+def test_a_source_that_may_be_waiting_itself_is_not_blamed():
+    loads = [load("read", 1.0, may_block=True), load("write", 0.02, inputs=("read",), fill=0.0)]
+
+    assert bottleneck(loads, [0.9]) == Verdict(
+        "Nothing holds the job back but `read`, which is reading, or waiting for something to "
+        "read, 100% of the time."
+    )
+
+
+def test_a_stage_that_may_be_waiting_is_not_said_to_take_a_core():
+    loads = [load("read", 0.1, 0.8), load("ask", 0.9, inputs=("read",), fill=1.0, may_block=True)]
+
+    assert "take 90% of the time, though some of them may be waiting" in (
+        bottleneck(loads, [0.9]).sentence
+    )
+
+
 def test_nobody_is_to_blame_if_nothing_comes_in():
     loads = [load("read", 0.02), load("write", 0.01, inputs=("read",))]
 

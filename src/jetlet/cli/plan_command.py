@@ -109,7 +109,7 @@ def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None)
             from jetlet.ui.svg import draw
 
             return draw(dag, parallelism)
-        from jetlet.cli.plan_view import stage_list, tree
+        from jetlet.ui.plan_view import stage_list, tree
 
         if on != "spark":
             return tree(dag, parallelism)

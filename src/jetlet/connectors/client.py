@@ -40,6 +40,12 @@ class CollectSink(ClientSink[T], Generic[T]):
     def __bool__(self) -> bool:
         return True
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """What a notebook shows: its first items, as a table."""
+        from jetlet.ui.notebook import items_bundle
+
+        return items_bundle(self.items)
+
 
 class LoggerSink(ClientSink[Any]):
     """Print a line per item to the standard output of this process."""

@@ -79,6 +79,7 @@ class ProcessorTasklet(Tasklet):
             tuple(outbound),
             context.clock,
         )
+        self.metrics.may_block = not processor.is_cooperative
         self._part = snapshots or TaskletSnapshots(SnapshotContext())
         self.outbox = EdgeOutbox(outbound, self._part.state)
         if processor.makes_watermarks or not inbound:

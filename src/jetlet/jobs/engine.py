@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.console import in_notebook
 from jetlet.jobs.job import Job
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class EngineJobs:
                 self._page.add(job, parallelism)
         if job.config.ui:
             self.ui().tell(job)
+        if in_notebook():
+            from jetlet.ui.notebook import replace_job
+
+            replace_job(job)
         try:
             job.start()
         except BaseException:

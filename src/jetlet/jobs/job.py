@@ -25,6 +25,7 @@ from jetlet.errors import (
 from jetlet.execution.tasklet_supplier import tasklet_suppliers
 from jetlet.execution.worker import EngineThread
 from jetlet.jobs.config import JobConfig
+from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.health import Health, health_of
 from jetlet.jobs.lifecycle import JobLifecycle, JobStatus
 from jetlet.jobs.recovery import JobRecovery
@@ -340,7 +341,13 @@ class Job:
         with self._lock:
             self._waiting += 1
         try:
-            ended = self._ended.wait(timeout)
+            with plain_interrupts():
+                ended = self._ended.wait(timeout)
+        except KeyboardInterrupt:
+            if in_notebook():
+                # A cell that is interrupted leaves nothing running.
+                self.cancel()
+            raise
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -480,6 +487,12 @@ class Job:
         from jetlet.ui.report import write_report
 
         write_report(self, path)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """What a notebook shows: how far it is, and what holds it back."""
+        from jetlet.ui.notebook import job_bundle
+
+        return job_bundle(self)
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id}: {self.status.value}>"

@@ -64,6 +64,7 @@ class TaskletMetrics:
         "letters",
         "life",
         "longest_call_ns",
+        "may_block",
         "processor",
         "received",
         "slow_calls",
@@ -93,6 +94,8 @@ class TaskletMetrics:
         self.stalled_calls = 0
         self.slow_calls = 0
         self.busy_ns = 0
+        self.may_block = False
+        """True if its calls may wait for something, on a thread of their own."""
         self.life = Stopwatch(clock.monotonic_ns)
         """Runs from when the processor is initialised until it has ended."""
         self.blocked = Stopwatch(clock.monotonic_ns)
@@ -155,6 +158,7 @@ class TaskletMetrics:
         outputs = {ordinal: edge.emitted for ordinal, edge in enumerate(self._outbound)}
         return {
             "processor": self.processor,
+            "may_block": self.may_block,
             "received": self.received,
             "emitted": sum(outputs.values()),
             "batches": self.batches,

@@ -127,6 +127,12 @@ class Pipeline:
 
         return run(self, on, config, **engine_options)
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """What a notebook shows: a drawing of its stages."""
+        from jetlet.ui.notebook import pipeline_bundle
+
+        return pipeline_bundle(self)
+
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {len(self._transforms)} steps)"
 

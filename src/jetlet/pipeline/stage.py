@@ -9,6 +9,7 @@ user code take ``on_error``: ``"fail"`` (the default), ``"skip"``, or a sink for
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,7 @@ from jetlet.pipeline.checks import (
     check_key_function,
     check_operation,
     check_sample,
+    check_seconds,
     check_single,
     co_arguments,
     without_parentheses,
@@ -342,6 +344,32 @@ class Stage(BasicStage[T]):
         return self._add(
             TakeTransform(name=name or "take", count=n, local_parallelism=local_parallelism)
         )
+
+    # --- Looking into it --------------------------------------------------------------------
+
+    def show(self, n: int = 20, *, timeout: float = 10.0) -> None:
+        """Run the pipeline up to here, in this process, and show the first ``n`` items.
+
+        Of a source that is slow, what has come within ``timeout`` seconds. Items that fail or come
+        late on the way go nowhere.
+        """
+        check_count("show", "n", n)
+        check_seconds("show", "timeout", timeout)
+        from jetlet.ui.notebook import first_items, show_table
+
+        show_table(first_items(self, n, timeout))
+
+    def explain(self) -> None:
+        """Print what the pipeline becomes up to here, and how Spark would run it."""
+        from jetlet.ui.notebook import explain
+
+        sys.stdout.write(f"{explain(self)}\n")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """What a notebook shows: where it is in its pipeline."""
+        from jetlet.ui.notebook import stage_bundle
+
+        return stage_bundle(self)
 
     # --- Event time -------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class Load:
     busy_ns: int = 0
     call_ns: int = 0
     """For how long a call has been under way; 0 if none has been for long."""
+    may_block: bool = False
+    """True if its calls may wait for something: then they need not take a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def bottleneck(
         is_first = not load.inputs
         is_to_blame = load.shares.blocked < max(PRESSURE, load.shares.busy)
         if max(load.core, load.busiest) >= BUSY and is_to_blame and (held.by or is_first):
+            if is_first and load.may_block:
+                continue  # it may well wait for its items itself
             return Verdict(_busy(held, words), load.name)
     if min(idle) < SATURATED:
         return _shared_core(loads, words)
@@ -96,6 +100,12 @@ def bottleneck(
             f"{held.load.core:.0%} of its core: it {words.waits} for something outside, and "
             f"`{held.by}` {words.waits} for it {held.waits:.0%} of the time.",
             held.load.name,
+        )
+    reader = next((load for load in loads if load.may_block and not load.inputs), None)
+    if reader is not None and reader.shares.busy >= BUSY:
+        return Verdict(
+            f"Nothing {words.holds} the job back but `{reader.name}`, which {words.is_} reading, "
+            f"or waiting for something to read, {reader.shares.busy:.0%} of the time."
         )
     idlest = next((load for load in loads if not load.inputs), loads[0])
     return Verdict(
@@ -169,6 +179,8 @@ def _busy(held: _Held, words: _Words) -> str:
             f"{max(0.0, rest):.0%}."
         )
     cores = "its core" if load.processors == 1 else "its cores"
+    if load.may_block:
+        cores = "the time, though some of them may be waiting"
     sentence = (
         f"`{load.name}` {words.is_} the bottleneck: its calls {words.take} {load.core:.0%} of "
         f"{cores}"

@@ -321,6 +321,7 @@ class JobWatch:
             processors=len(each),
             busy_ns=busy,
             call_ns=m.call_ns,
+            may_block=any(row["may_block"] for row in m.processors),
         )
 
     def _flows(self, metrics: JobMetrics, rate: Callable[[Hashable], float]) -> Iterator[FlowRow]:

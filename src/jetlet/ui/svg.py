@@ -37,21 +37,31 @@ _STYLE = f"""
   .box {{ fill: #f4f6f8; stroke: #55616f; stroke-width: 1.2; }}
   .source {{ fill: #e3f4e6; }}
   .sink {{ fill: #e2eefb; }}
+  .marked {{ stroke: #d9730d; stroke-width: 3; }}
   .line {{ fill: none; stroke: #55616f; stroke-width: 1.4; }}
   .distributed {{ stroke-dasharray: 6 4; }}
   .head {{ fill: #55616f; }}
 """
 
 
-def draw(dag: DAG, default_parallelism: int = 1) -> str:
-    """The drawing, as the text of an SVG file."""
+def draw(
+    dag: DAG,
+    default_parallelism: int = 1,
+    *,
+    shows_counts: bool = True,
+    marked: str | None = None,
+) -> str:
+    """The drawing, as the text of an SVG file; ``marked`` is a vertex that stands out."""
     vertices = dag.vertices
     index = {vertex.name: i for i, vertex in enumerate(vertices)}
     names = [wrap(vertex.name) for vertex in vertices]
-    counts = [f"{TIMES}{vertex.parallelism(default_parallelism)}" for vertex in vertices]
+    counts = [
+        [f"{TIMES}{vertex.parallelism(default_parallelism)}"] if shows_counts else []
+        for vertex in vertices
+    ]
     edges = dag.edges
     layout = lay_out(
-        [_box_of([*name, count]) for name, count in zip(names, counts, strict=True)],
+        [_box_of([*name, *count]) for name, count in zip(names, counts, strict=True)],
         [
             Link(
                 index[edge.source.name],
@@ -83,6 +93,7 @@ def draw(dag: DAG, default_parallelism: int = 1) -> str:
     for i, vertex in enumerate(vertices):
         kind = "" if dag.inbound(vertex) else " source"
         kind += "" if dag.outbound(vertex) else " sink"
+        kind += " marked" if vertex.name == marked else ""
         out += _box(vertex.name, names[i], counts[i], layout, i, f"box{kind}")
     out += ["</g>", "</svg>"]
     return "\n".join(out) + "\n"
@@ -115,17 +126,17 @@ def _box_of(lines: Sequence[str]) -> Box:
 
 
 def _box(
-    name: str, lines: Sequence[str], count: str, layout: Layout, index: int, style: str
+    name: str, lines: Sequence[str], count: Sequence[str], layout: Layout, index: int, style: str
 ) -> list[str]:
     x, y = layout.boxes[index]
-    box = _box_of([*lines, count])
+    box = _box_of([*lines, *count])
     left, top = x - box.width / 2, y - box.height / 2
     place = f'x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
     out = [
         f"<g><title>{_escaped(name)}</title>",
         f'<rect class="{style}" {place} rx="8"/>',
     ]
-    for i, line in enumerate([*lines, count]):
+    for i, line in enumerate([*lines, *count]):
         style = "count" if i == len(lines) else "name"
         middle = top + 6 + (i + 0.5) * LINE_HEIGHT
         out.append(_text(line, x, middle, style, size=NAME_SIZE, is_centred=True))

@@ -12,6 +12,7 @@ from jetlet.metrics.tasklet_metrics import LETTERS
 
 _LATEST = (
     "processor",
+    "may_block",
     "queue_size",
     "queue_capacity",
     "inputs",

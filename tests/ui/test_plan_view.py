@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jetlet.cli.plan_view import stage_list, tree
 from jetlet.core import DAG, Processor, from_
+from jetlet.ui.plan_view import stage_list, tree
 
 
 def build(name, edges, **parallelism):
