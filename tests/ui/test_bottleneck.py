@@ -8,7 +8,7 @@ import pytest
 
 from jetlet import EmbeddedEngine, Pipeline, sinks, sources
 from jetlet.metrics.shares import Shares
-from jetlet.ui.bottleneck import Load, Verdict, bottleneck
+from jetlet.ui.bottleneck import NO_TASK, Load, Verdict, bottleneck
 from jetlet.ui.job_view import JobWatch
 
 
@@ -134,8 +134,9 @@ def test_in_tasks_that_follow_each_other_the_longest_is_named():
     assert bottleneck(loads, is_over=True).sentence == (
         "`split` took the most time: 75% of what the vertices had in all tasks."
     )
-    assert bottleneck([load("read")]).sentence == "No task has ended so far."
-    assert bottleneck([]).vertex is None
+    assert bottleneck([load("read")]).sentence == NO_TASK
+    assert bottleneck([], has_stages=True) == Verdict(NO_TASK)
+    assert bottleneck([]) == Verdict("Nothing has run so far.")
 
 
 # --- Real jobs ------------------------------------------------------------------------------

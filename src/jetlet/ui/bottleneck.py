@@ -23,6 +23,8 @@ BUSY: Final = 0.5
 SATURATED: Final = 0.15
 """A core that is idle for less than this share of the time has all that it can do."""
 
+NO_TASK: Final = "No task has ended so far; the figures of its vertices come when one has."
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -61,15 +63,17 @@ def bottleneck(
     idle: Sequence[float] = (),
     *,
     is_over: bool = False,
+    has_stages: bool = False,
 ) -> Verdict:
     """Name what holds the job back.
 
     ``idle`` is the share of the time that each cooperative worker was asleep; empty for a job whose
     vertices run one after the other in tasks of Spark's, where nobody waits for anybody: then the
-    one that takes the most time is named. ``is_over`` speaks of what was.
+    one that takes the most time is named. ``is_over`` speaks of what was; ``has_stages`` is true
+    for a job whose figures come with its tasks.
     """
     if not loads:
-        return Verdict("Nothing has run so far.")
+        return Verdict(NO_TASK if has_stages else "Nothing has run so far.")
     words = _Words(is_over)
     stuck = max(loads, key=lambda load: load.call_ns)
     if stuck.call_ns >= STUCK_NS and not is_over:
@@ -203,7 +207,7 @@ def _shared_core(loads: Sequence[Load], words: _Words) -> Verdict:
 def _most_time(loads: Sequence[Load], words: _Words) -> Verdict:
     total = sum(load.busy_ns for load in loads)
     if not total:
-        return Verdict("No task has ended so far.")
+        return Verdict(NO_TASK)
     most = max(loads, key=lambda load: load.busy_ns)
     tasks = "all tasks" if words.is_over else "the tasks that have ended"
     return Verdict(

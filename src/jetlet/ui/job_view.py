@@ -292,7 +292,9 @@ class JobWatch:
             skipped=skipped,
             dead_letters=dead_letters,
             late_events=late_events,
-            verdict=bottleneck(tuple(loads.values()), idle, is_over=final),
+            verdict=bottleneck(
+                tuple(loads.values()), idle, is_over=final, has_stages=bool(metrics.stages)
+            ),
         )
 
     def _load(

@@ -223,7 +223,8 @@ function drawVertex(svg, box, index, shape) {
   const rateText = draw("text", { class: "rate", x: x + width - 12, y: top + 22, "text-anchor": "end" });
   const flag = draw("g", { visibility: "hidden" });
   flag.append(draw("rect", { class: "flag", x: x + width - 78, y: y - 9, width: 70, height: 17, rx: 8.5 }));
-  flag.append(draw("text", { class: "flag-text", x: x + width - 43, y: y + 3, "text-anchor": "middle" }, "bottleneck"));
+  const flagText = draw("text", { class: "flag-text", x: x + width - 43, y: y + 3, "text-anchor": "middle" });
+  flag.append(flagText);
   group.append(figure, rateText, flag);
   group.addEventListener("click", () => choose(box.name));
   group.addEventListener("keydown", (event) => {
@@ -234,7 +235,7 @@ function drawVertex(svg, box, index, shape) {
     event.preventDefault();
   });
   svg.append(group);
-  return { group, box, tints, bars, figure, rateText, flag };
+  return { group, box, tints, bars, figure, rateText, flag, flagText };
 }
 
 function focusVertex(shape, index) {
@@ -257,6 +258,7 @@ function showVertex(row, parts, job) {
   const isNamed = job.bottleneck.vertex === row.name;
   parts.figure.textContent = row.busy === null ? "not begun" : mainShare(row);
   parts.rateText.textContent = rate(row.rate);
+  parts.flagText.textContent = job.workers.length ? "bottleneck" : "most time";
   parts.flag.setAttribute("visibility", isNamed ? "visible" : "hidden");
   parts.group.classList.toggle("named", isNamed);
   parts.group.classList.toggle("chosen", page.chosen === row.name);
