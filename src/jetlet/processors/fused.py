@@ -171,9 +171,8 @@ class _Writer:
         raises.
         """
         source, node = self._expressions, node_of(step.fn)
-        fast = source.value(node, item)
         exact = f"{source.bind(recalculate)}({source.bind(exact_function_of(node))}, {item})"
-        self.add("try:", *(_INDENT + line.replace("{}", fast) for line in lines))
+        self.add("try:", *(_INDENT + line for line in source.lines(node, item, *lines)))
         self.add("except Exception:")
         self._depth += 1
         add = self.add if step.policy.fails else self.guard

@@ -1,10 +1,13 @@
+# ruff: noqa: PYI024
 """The fast form of an expression gives what the exact form gives, or raises what that raises."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict, namedtuple
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -128,3 +131,32 @@ def test_what_is_inside_has_to_fit_too(expression, value):
     node = node_of(expression)
 
     assert outcome(function_of(node), value) == outcome(exact_function_of(node), value)
+
+
+class Keyless:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+class Keyed(Keyless):
+    def __getitem__(self, name):
+        return self.__dict__[name] * 10
+
+
+def test_fields_of_all_kinds_of_items_mix():
+    """Also where an attribute of a dictionary has the name of a key."""
+    node = node_of(record(it.items, col("a") + 1))
+    items = [
+        {"items": 1, "a": 2},
+        Keyless(items=1, a=2),
+        namedtuple("Pair", "items a")(1, 2),
+        Keyed(items=1, a=2),
+        MappingProxyType({"items": 1, "a": 2}),
+        OrderedDict(items=1, a=2),
+    ]
+    expected = [(1, 3)] * 3 + [(10, 21)] + [(1, 3)] * 2
+
+    for _ in range(2):  # the second time the classes are known
+        assert each_of(node)(items) == expected
+        assert [function_of(node)(item) for item in items] == expected
+        assert [exact_function_of(node)(item) for item in items] == expected

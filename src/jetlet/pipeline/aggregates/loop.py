@@ -93,10 +93,10 @@ class GeneratedCode:
         if fn is whole_item or not isinstance(fn, Expression):
             return self.call(fn, item)
         node, name = node_of(fn), self.local()
-        fast = self._expressions.value(node, item)
         exact = f"{self.bind(recalculate, 'again')}({self.bind(exact_function_of(node))}, {item})"
         with self.block("try:"):
-            self.line(f"{name} = {fast}")
+            for line in self._expressions.lines(node, item, f"{name} = {{}}"):
+                self.line(line)
         with self.block("except Exception:"):
             self.line(f"{name} = {exact}")
         return name

@@ -13,10 +13,11 @@ nothing to calculate: the result is null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
+from keyword import iskeyword
 from math import isfinite
 from operator import getitem
 from typing import Any
@@ -51,7 +52,9 @@ SMALL = 2**30 - 1
 @lru_cache(maxsize=1024)
 def exact_function_of(node: Node) -> ItemFunction:
     """What the tree means, as a function of an item; a list of results, where it explodes one."""
-    function = _function(node, Source(), "calculate", "item", "return {}")
+    source = Source()
+    lines = [f"return {source.value(node, 'item')}"]
+    function = _compiled(node, source, "calculate", "item", lines)
     function.__doc__ = str(node)
     return function
 
@@ -59,33 +62,36 @@ def exact_function_of(node: Node) -> ItemFunction:
 @lru_cache(maxsize=1024)
 def function_of(node: Node) -> ItemFunction:
     """The same by the fast form."""
-    lines = "try:", "    return {}", "except Exception:", "    return again(exact, item)"
-    return _function(node, _fast_source(node), "calculate", "item", *lines)
+    return _fast(node, "calculate", "item", (), "return {}", ())
 
 
 @lru_cache(maxsize=1024)
 def each_of(node: Node) -> Callable[[Iterable[Any]], list[Any]]:
     """The same for all items of a batch."""
-    return _function(
-        node,
-        _fast_source(node),
-        "calculate_each",
-        "batch",
-        "out = []",
-        "append = out.append",
-        "for item in batch:",
-        "    try:",
-        "        append({})",
-        "    except Exception:",
-        "        append(again(exact, item))",
-        "return out",
-    )
+    loop = "out = []", "append = out.append", "for item in batch:"
+    return _fast(node, "calculate_each", "batch", loop, "append({})", ["return out"])
 
 
-def _fast_source(node: Node) -> Source:
+def _fast(
+    node: Node,
+    name: str,
+    parameter: str,
+    before: Sequence[str],
+    line: str,
+    after: Sequence[str],
+) -> ItemFunction:
+    """A function with a line for the fast form, and the same for the exact one if that raises."""
     source = Source(is_fast=True)
     source.names |= {"exact": exact_function_of(node), "again": recalculate}
-    return source
+    exact = line.replace("{}", "again(exact, item)")
+    fast = source.lines(node, "item", line)
+    body = ["try:", *_indented(fast), "except Exception:", f"    {exact}"]
+    lines = [*before, *(_indented(body) if before else body), *after]
+    return _compiled(node, source, name, parameter, lines)
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def recalculate(exact: ItemFunction, item: Any) -> Any:
@@ -98,15 +104,12 @@ def recalculate(exact: ItemFunction, item: Any) -> Any:
         raise
 
 
-def _function(node: Node, source: Source, name: str, parameter: str, *lines: str) -> ItemFunction:
-    value = source.value(node, "item")
-    text = [
-        f"def {name}({parameter}):",
-        *(f"    {line.replace('{}', value)}" for line in lines),
-        "",
-    ]
-    exec(compiled("\n".join(text), f"expression {shortened(node)}"), source.names)
-    function: Callable[[Any], Any] = source.names[name]
+def _compiled(
+    node: Node, source: Source, name: str, parameter: str, lines: Iterable[str]
+) -> ItemFunction:
+    text = "\n".join([f"def {name}({parameter}):", *_indented(lines), ""])
+    exec(compiled(text, f"expression {shortened(node)}"), source.names)
+    function: ItemFunction = source.names[name]
     return function
 
 
@@ -122,6 +125,8 @@ class Source:
     def __init__(self, *, is_fast: bool = False) -> None:
         self.names: dict[str, Any] = {}
         self._is_fast = is_fast
+        self._item_kind = ""
+        """What the item is known to be: ``dict``, an ``object`` without keys, or anything."""
         self._variables = 0
 
     def bind(self, value: Any) -> str:
@@ -134,6 +139,25 @@ class Source:
         """A name for a value."""
         self._variables += 1
         return f"v{self._variables}"
+
+    def lines(self, node: Node, item: str, *lines: str) -> list[str]:
+        """Lines with the value of a tree where ``{}`` is, by what kind of thing the item is.
+
+        The fields of a dictionary, and of an object that has attributes only, are at hand.
+        """
+        of_item = (each for each in walk(node) if isinstance(each, Field) and each.of == Item())
+        if next(of_item, None) is None:
+            return [line.replace("{}", self.value(node, item)) for line in lines]
+        tests = {
+            "dict": f"if {item}.__class__ is dict:",
+            "object": f"elif {item}.__class__ in {self.bind(_OBJECTS)}:",
+            "": "else:",
+        }
+        found = []
+        for self._item_kind, test in tests.items():
+            value = self.value(node, item)
+            found += [test, *_indented(line.replace("{}", value) for line in lines)]
+        return found
 
     def value(self, node: Node, item: str) -> str:
         """The expression for the value of a tree; for a list of values, where it explodes one."""
@@ -251,6 +275,15 @@ class Source:
         part = node.name if isinstance(node, Field) else node.index
         if isinstance(node, Element):
             return f"{of}[{part!r}]" if self._is_fast else f"{self.bind(getitem)}({of}, {part!r})"
+        if self._is_fast and isinstance(node.of, Item):
+            if self._item_kind == "dict":
+                return f"{of}[{part!r}]"
+            if (
+                self._item_kind == "object"
+                and node.name.isidentifier()
+                and not iskeyword(node.name)
+            ):
+                return f"{of}.{part}"
         called = f"{self.bind(_field)}({of}, {part!r})"
         if not self._is_fast or not of.isidentifier():
             return called
@@ -328,13 +361,14 @@ def _field(value: Any, name: str) -> Any:
     except TypeError:
         if not hasattr(value, name):
             raise
-        if not hasattr(value.__class__, "__getitem__") and len(_OBJECTS) < 1000:
+        get = getattr(value.__class__, "__getitem__", None)
+        if get in (None, tuple.__getitem__) and len(_OBJECTS) < 1000:
             _OBJECTS.add(value.__class__)
         return getattr(value, name)
 
 
 _OBJECTS: set[type] = set()
-"""Classes whose instances have attributes only, so that nobody asks them for keys."""
+"""Classes whose instances have no keys, named tuples among them, so that nobody asks for one."""
 
 
 def _far_from_bounds(value: Any) -> Any:
