@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jetlet.core.partitioning import stable_hash
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError, UnstableKeyError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
+from jetlet.pipeline.expressions.expression import check_results
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
 
@@ -25,6 +26,7 @@ def check_function(
     stage: str, fn: object, what: str = "a function of one item", example: str = "lambda item: ..."
 ) -> None:
     """Refuse what cannot be called, and what would return a coroutine that nobody awaits."""
+    check_results(stage, fn)
     if not callable(fn):
         raise InvalidArgumentError(f"{stage} takes {what}, not {fn!r}: write .{stage}({example})")
     if stage.endswith("_async"):

@@ -9,7 +9,19 @@ from math import isnan, nan
 
 import pytest
 
-from jetlet import col, entry_key, entry_value, it, lit, record, when, whole_item
+from jetlet import (
+    Pipeline,
+    agg,
+    col,
+    entry_key,
+    entry_value,
+    it,
+    lit,
+    record,
+    sources,
+    when,
+    whole_item,
+)
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.expression import node_of
 from jetlet.pipeline.expressions.nodes import Literal, walk
@@ -291,6 +303,22 @@ def test_a_record_without_names_is_a_tuple():
     assert repr(expression) == "record(it.price, it.none, 1)"
     with pytest.raises(InvalidArgumentError, match="with names"):
         record(it.price, user=1)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda stage: stage.map(it.lower), "is a method"),
+        (lambda stage: stage.filter(when(it > 1).then(2)), "otherwise"),
+        (lambda stage: stage.map(it.tags.explode()), r"write \.flat_map\(it\.tags\.explode\(\)\)"),
+        (lambda stage: stage.grouping_key(it.tags.explode()), "several results"),
+        (lambda stage: stage.aggregate(agg.summing(it.tags.explode())), "several results"),
+        (lambda stage: stage.flat_map(record(it.a.explode(), it.b.explode())), "two lists"),
+    ],
+)
+def test_a_stage_takes_what_has_one_result(write, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        write(Pipeline().read_from(sources.items([])))
 
 
 def test_an_error_names_the_expression():

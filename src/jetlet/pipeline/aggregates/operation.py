@@ -23,6 +23,7 @@ from jetlet.pipeline.aggregates.tables import (
     combine_loop,
     deduct_loop,
 )
+from jetlet.pipeline.expressions.expression import check_results
 from jetlet.pipeline.functions import whole_item
 
 __all__ = [
@@ -339,6 +340,7 @@ def _fail_on_none() -> None:
 
 def check_function(value: object, where: str, parameter: str, example: str) -> None:
     """Refuse what cannot be called on an item."""
+    check_results(where, value)
     if not callable(value):
         raise InvalidArgumentError(
             f"{where}({parameter}=...) takes a function, not {_shortened(value)}. "

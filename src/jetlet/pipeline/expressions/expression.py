@@ -35,11 +35,13 @@ from jetlet.pipeline.expressions.nodes import (
     Item,
     Literal,
     Node,
+    walk,
 )
 from jetlet.pipeline.expressions.operations import OPERATIONS, Operation
 
 __all__ = [
     "Expression",
+    "check_results",
     "each_function",
     "entry_key",
     "entry_value",
@@ -459,6 +461,24 @@ def _is_path(node: Node) -> bool:
 def plain_function(fn: F) -> F:
     """A function as it is; of an expression the function that it calls, which takes less time."""
     return cast(F, fn._jetlet_function) if isinstance(fn, Expression) else fn
+
+
+def check_results(what: str, fn: object) -> None:
+    """Refuse what is no expression yet, and one with several results where there is to be one."""
+    if isinstance(fn, Incomplete):
+        fn.refuse()
+    if not isinstance(fn, Expression):
+        return
+    lists = {node for node in walk(fn._node) if isinstance(node, Explode)}
+    if lists and what != "flat_map":
+        raise InvalidArgumentError(
+            f"{what} was given {fn}, which has several results for an item: write .flat_map({fn})"
+        )
+    if len(lists) > 1:
+        raise InvalidArgumentError(
+            f"flat_map was given {fn}, which has two lists to go through: write one .flat_map(...) "
+            f"for each"
+        )
 
 
 def each_function(expression: Expression) -> Callable[[Iterable[Any]], list[Any]]:

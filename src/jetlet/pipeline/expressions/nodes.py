@@ -226,7 +226,7 @@ class Cast(Node):
 class Explode(Node):
     """Each element of a list in turn: the expression has one result for each.
 
-    There is one in an expression at the most, and none below ``when``, ``&`` and ``|``.
+    There is one in an expression at the most, and its list is worked out before all else.
     """
 
     of: Node
