@@ -677,12 +677,11 @@ class TakeTransform(Transform):
     count: int
 
     passes_times = True
+    has_two_stages = True
 
     @cached_property
     def item_type(self) -> DataType:
         return _type_before(self)
-
-    has_two_stages = True
 
     def output_parallelism(self, parallelism: int) -> int:
         return 1
