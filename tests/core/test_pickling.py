@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import pickle
 import subprocess
@@ -231,3 +232,23 @@ def test_failure_without_a_cause():
     back = RemoteFailure.pack(JobFailedError("alone")).unpack()
     assert str(back) == "alone"
     assert back.__cause__ is None
+
+
+def test_a_function_with_a_cache_travels_with_its_settings_and_an_empty_cache():
+    @functools.lru_cache(maxsize=5, typed=True)
+    def tripled(number):
+        return 3 * number
+
+    assert tripled(2) == 6
+    back = pickle.loads(FOR_SAME_PATH.dumps([tripled, tripled]))
+    assert back[0] is back[1]
+    assert back[0](2) == 6
+    assert back[0].cache_parameters() == {"maxsize": 5, "typed": True}
+    assert back[0].cache_info().hits == 0
+
+
+def test_a_function_with_a_cache_that_can_be_imported_travels_by_name():
+    assert pickle.loads(FOR_SAME_PATH.dumps(functools.cache)) is functools.cache
+    from jetlet.core.pickling import _installation
+
+    assert pickle.loads(FOR_SAME_PATH.dumps(_installation)) is _installation

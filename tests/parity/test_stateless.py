@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 
 import pytest
@@ -32,6 +33,29 @@ class Doubler(Processor):
 
 def chunk_sums(items):
     return [sum(items)] * len(items)
+
+
+def test_functions_with_a_cache_travel(engine):
+    loads = []
+
+    @functools.cache
+    def model():
+        loads.append(1)
+        return {"factor": 3}
+
+    @functools.lru_cache(maxsize=8)
+    def fibonacci(n):
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    p, out = Pipeline("cached"), sinks.collect()
+    (
+        p.read_from(sources.items(range(10)))
+        .map(lambda n: (n, n * model()["factor"]))
+        .map(lambda pair: (*pair, fibonacci(pair[0])))
+        .write_to(out)
+    )
+    engine.run(p)
+    assert sorted(out.items)[7:] == [(7, 21, 13), (8, 24, 21), (9, 27, 34)]
 
 
 def test_map_filter_flat_map_and_their_fusion(engine):

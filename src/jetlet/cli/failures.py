@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -23,6 +24,17 @@ _NOT_TOLD = ("system", "pandas", "numpy")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
+IN_FLAGS = {
+    "JobConfig(start_fresh=True)": "--fresh",
+    "JobConfig(allow_changed_stages=True)": "--allow-changed-stages",
+    "JobConfig(allow_older_snapshot=True)": "--allow-older-snapshot",
+    "JobConfig(snapshot_key=...)": "--snapshot-key-file FILE",
+    'run(on="embedded")': "--on embedded",
+}
+"""What a message tells to write, and what that is on the command line."""
+_MEMBERS = re.compile(r"(?:Spark|Embedded)Engine\(members=(\w+)\)")
+
+
 class Refused(click.ClickException):
     """A mistake that is visible before anything runs; the message says what to write instead."""
 
@@ -32,6 +44,13 @@ class Refused(click.ClickException):
         """Print the whole traceback of what led to it, for those who ask."""
         if self.__cause__ is not None:
             click.echo(format_cause(self, whole=True), err=True, nl=False)
+
+
+def in_flags(message: str) -> str:
+    """The message of an error as it is told to those who did not write a configuration."""
+    for written, flag in IN_FLAGS.items():
+        message = message.replace(written, flag)
+    return _MEMBERS.sub(r"--members \1", message)
 
 
 def is_user_file(filename: str, home: Path | None = None) -> bool:

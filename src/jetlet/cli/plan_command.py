@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
-from jetlet.cli.failures import Refused
+from jetlet.cli.failures import Refused, in_flags
 from jetlet.running import ENGINES
 
 if TYPE_CHECKING:
@@ -122,4 +122,4 @@ def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None)
         plan = tree(dag, parallelism) if is_on_members else stage_list(dag, passes(dag))
         return f"{dag.name} runs on Spark {HOW[chosen.kind]}, because {chosen.reason}\n\n{plan}"
     except PlanningError as error:
-        raise Refused(str(error)) from error
+        raise Refused(in_flags(str(error))) from error

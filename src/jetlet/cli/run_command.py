@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
-from jetlet.cli.failures import Refused, describe, format_cause, where_it_ran
+from jetlet.cli.failures import Refused, describe, format_cause, in_flags, where_it_ran
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
 from jetlet.cli.progress_display import (
@@ -30,7 +30,6 @@ from jetlet.cli.settings import PREFIX, is_from_outside, with_project
 from jetlet.cli.signals import Stopped, StopSignals
 from jetlet.cli.snapshot_options import (
     check_restart,
-    in_flags,
     snapshot_options,
     snapshot_settings,
 )
@@ -290,7 +289,7 @@ def _planned(loaded: Loaded, on: str) -> DAG | Plannable:
     try:
         return planned_for_spark(loaded.what)
     except PlanningError as error:
-        raise Refused(str(error)) from error
+        raise Refused(in_flags(str(error))) from error
     except OSError as error:  # of a source that was looked at
         raise Refused(f"{loaded.what.name} did not start: {describe(error)}") from error
 
@@ -306,7 +305,7 @@ def _is_batch_on_spark(what: DAG | Plannable, on: str, streaming: str | None) ->
     try:
         return mode(what, JobConfig(streaming=streaming)).is_batch
     except PlanningError as error:
-        raise Refused(str(error)) from error
+        raise Refused(in_flags(str(error))) from error
 
 
 def _options(
@@ -393,7 +392,7 @@ class _Runner:
             with self._waiting(on):
                 engine = make_engine(on, **options)
         except PlanningError as error:
-            raise Refused(str(error)) from error
+            raise Refused(in_flags(str(error))) from error
         except Exception as error:
             self._tell(f"cannot start the {on} engine: {describe(error)}", error, loaded)
             return 1

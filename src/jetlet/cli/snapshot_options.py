@@ -110,21 +110,6 @@ _OPTIONS = [
 ]
 
 
-IN_FLAGS = {
-    "JobConfig(start_fresh=True)": "--fresh",
-    "JobConfig(allow_changed_stages=True)": "--allow-changed-stages",
-    "JobConfig(allow_older_snapshot=True)": "--allow-older-snapshot",
-}
-"""What a message tells to write, and what that is on the command line."""
-
-
-def in_flags(message: str) -> str:
-    """The message of an error as it is told to those who did not write a configuration."""
-    for written, flag in IN_FLAGS.items():
-        message = message.replace(written, flag)
-    return message
-
-
 def snapshot_options(command: F) -> F:
     """Add them to a command."""
     for option in reversed(_OPTIONS):

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import pickle
 import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -157,8 +158,41 @@ class CodeByValue:
 
     def dumps(self, value: Any) -> bytes:
         """Pickle by cloudpickle, whatever pickle could do; see :meth:`by_value`."""
-        data: bytes = _library(self.library_name).dumps(value, protocol=5)
-        return data
+        library = _library(self.library_name)
+        data = io.BytesIO()
+        _pickler(library)(data, library.list_registry_pickle_by_value()).dump(value)
+        return data.getvalue()
+
+
+@functools.cache
+def _pickler(library: ModuleType) -> Callable[[io.BytesIO, Collection[str]], Any]:
+    """That of the library, which also sends functions with a cache by value.
+
+    By itself it takes them for something that is found under its name everywhere.
+    """
+
+    class Pickler(library.CloudPickler):  # type: ignore[misc, name-defined]
+        def __init__(self, file: io.BytesIO, modules: Collection[str]) -> None:
+            super().__init__(file, protocol=5)
+            self._modules = {"__main__", *modules}
+
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is functools._lru_cache_wrapper and self._is_only_here(obj):
+                parameters = obj.cache_parameters()
+                return with_cache, (obj.__wrapped__, parameters["maxsize"], parameters["typed"])
+            return super().reducer_override(obj)
+
+        def _is_only_here(self, function: Any) -> bool:
+            name = function.__module__ or "__main__"
+            packages = {name.rpartition(".")[0], name.partition(".")[0]}
+            return "<locals>" in function.__qualname__ or bool({name, *packages} & self._modules)
+
+    return Pickler
+
+
+def with_cache(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    """A function that has come by value, with a cache that is empty."""
+    return functools.lru_cache(maxsize, typed)(function)
 
 
 FOR_SAME_PATH = CodeByValue(unimportable_modules, "cloudpickle")

@@ -18,6 +18,11 @@ BLOCKING_CALLS = 3
 """So many calls over 100 ms, or a single one over ten times that, are a warning: somebody waits in
 there. Less happens to anybody whose machine is busy, and is for those who look for it: in the
 metrics, and in the log at level INFO."""
+ADVICE = (
+    "A function that must wait belongs in map_async, or in map(..., blocking=True), or gets a "
+    "jetlet.service(..., blocking=True); a processor of your own sets is_cooperative = False"
+)
+"""What to do about calls that hold up a worker."""
 STALLED_CALLS = 1000
 """So many calls in a row that leave the inbox untouched are reported."""
 
@@ -47,13 +52,12 @@ class CallReports:
             logger.log(
                 level,
                 "job %s: vertex %s blocked its cooperative worker for %.1f ms (state %s); "
-                "a call should return within 1 ms. A function that must wait belongs in map_async "
-                "or gets a jetlet.service(..., blocking=True); a processor of your own sets "
-                "is_cooperative = False",
+                "a call should return within 1 ms. %s",
                 self._context.job_name,
                 self._name,
                 elapsed_ns / 1e6,
                 state,
+                ADVICE,
             )
 
     def count_stall(self, item: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.errors import InvalidArgumentError
+from jetlet.execution.call_reports import ADVICE
 from jetlet.execution.garbage import spared_collector
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff, BackoffIdleStrategy, IdleStrategy
 from jetlet.execution.tasklet import Tasklet
@@ -306,10 +307,11 @@ class ExecutionService:
                 self._reported[worker.name] = since
                 logger.warning(
                     "%s has been in one call of %s for %.1f s; all other tasklets of this "
-                    "worker wait: set is_cooperative = False if it must block",
+                    "worker wait. %s",
                     worker.name,
                     tasklet.name,
                     (now - since) / 1e9,
+                    ADVICE,
                 )
 
     def stuck(self, execution: Execution) -> list[str]:

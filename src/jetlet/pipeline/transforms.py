@@ -524,6 +524,11 @@ class DistinctTransform(KeyedTransform):
 
     key_fn: KeyFn
 
+    bounded_hint = (
+        "write .window(windows.tumbling(1000)).distinct(), for those of each window; or forget "
+        "what was seen after a while, with .grouping_key(...).filter_stateful(..., ttl=...)"
+    )
+
     @cached_property
     def item_type(self) -> DataType:
         return _type_before(self)
@@ -651,6 +656,11 @@ class SortTransform(Transform):
     memory_limit: int
 
     makes_order = True
+    bounded_hint = (
+        "sort what is in a window, with .window(windows.tumbling(1000)).aggregate("
+        "agg.sorting()); all of a stream cannot be sorted, since an item that is less may always "
+        "come"
+    )
 
     @cached_property
     def item_type(self) -> DataType:

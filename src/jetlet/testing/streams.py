@@ -206,8 +206,11 @@ def assert_collected_eventually(
         complaint = _complaint(items, expected)
         if not complaint:
             return items
-        if has_ended or complaint.startswith(_UNEXPECTED) or time.monotonic() > deadline:
-            when = "when the job had ended" if has_ended else f"after {timeout} s"
+        is_unexpected = complaint.startswith(_UNEXPECTED)
+        if has_ended or is_unexpected or time.monotonic() > deadline:
+            when = f"after {timeout} s"
+            if has_ended or is_unexpected:
+                when = "when the job had ended" if has_ended else "while it ran"
             raise AssertionError(f"{complaint} {when}; collected were {_shortened(items)}")
         try:
             job.join(LOOK_AGAIN)
