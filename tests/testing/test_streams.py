@@ -137,6 +137,7 @@ def test_what_is_expected_is_waited_for(running):
 
 def test_what_is_missing_is_reported(running):
     job, out = running(1)
+    assert_collected_eventually(job, out, [1])
     with pytest.raises(AssertionError, match=r"missing are \[2\] after 0.05 s; collected were"):
         assert_collected_eventually(job, out, [1, 2], timeout=0.05)
     with pytest.raises(AssertionError, match="the predicate is not true"):
