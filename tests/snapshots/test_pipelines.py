@@ -101,6 +101,18 @@ def numbers(p):
     return p.read_from(sources.batch("numbers", read, splits=range(4), batched=True))
 
 
+def apart(p):
+    """The same, by functions that say that they wait, item by item."""
+
+    def read(split):
+        for number in range(split, COUNT, 4):
+            if number % 400 == split:
+                time.sleep(0.0005)
+            yield number
+
+    return p.read_from(sources.batch("numbers", read, splits=range(4), blocking=True))
+
+
 def events(p):
     rng = random.Random(3)
     scripts = []
@@ -126,6 +138,18 @@ def count_up(state, key, item):
 async def double(item):
     await asyncio.sleep(0)
     return 2 * item
+
+
+async def bit_by_bit(item):
+    """A few results of most items, and a lot of some, which come in several parts."""
+    for number in range(3000 if item % 1000 == 7 else 2):
+        if number % 500 == 0:
+            await asyncio.sleep(0)
+        yield item, number
+
+
+def lazily(item):
+    yield from ((item, number) for number in range(3000 if item % 1000 == 7 else 2))
 
 
 class CountingTask:
@@ -190,6 +214,10 @@ BOUNDED = {
     "sort": lambda p, stage: stage.map(lambda item: (item * 7919) % COUNT).sort(),
     "take": lambda p, stage: stage.map(lambda item: 1).take(COUNT // 2),
     "map-async": lambda p, stage: stage.map_async(double),
+    "flat-map-async": lambda p, stage: stage.flat_map_async(bit_by_bit),
+    "flat-map-async, unordered": lambda p, stage: stage.flat_map_async(bit_by_bit, ordered=False),
+    "flat-map-async, repeated": lambda p, stage: stage.flat_map_async(bit_by_bit, retries=1),
+    "flat-map, long": lambda p, stage: stage.flat_map(lazily),
     "map-batched": lambda p, stage: stage.map_batched(lambda items: [i + 1 for i in items], 100),
     "task": lambda p, stage: stage.process_with(
         CountingTask, stores={"seen": stores.in_memory(key=int, value=int)}, local_parallelism=1
@@ -254,6 +282,7 @@ def run(p, config, parallelism):
     ("read", "build"),
     [
         *(pytest.param(numbers, build, id=name) for name, build in BOUNDED.items()),
+        pytest.param(apart, BOUNDED["map"], id="map, source apart"),
         *(pytest.param(events, build, id=f"{name}, timed") for name, build in TIMED.items()),
     ],
 )
