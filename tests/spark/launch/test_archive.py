@@ -120,7 +120,7 @@ def test_only_the_archives_that_were_used_last_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 def test_the_jvm_maps_an_archive_that_fits_and_starts_without_one_that_does_not(
     tmp_path: Path,
 ) -> None:

@@ -27,7 +27,7 @@ spark = pytest.mark.spark
 slow = pytest.mark.slow
 
 #: A start of Spark takes a few seconds, or a minute where others use the machine too.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1000)
 
 
 def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
@@ -69,7 +69,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
     )
 
 

@@ -183,11 +183,11 @@ def expected():
     return kinds.results
 
 
-@pytest.mark.parametrize("cuts", [(10, 60), (7, 8, 31, 77)], ids=str)
-def test_results_are_those_of_the_embedded_engine_however_the_stream_is_cut(
-    engine, inbox, expected, cuts
+def test_results_are_those_of_the_embedded_engine_although_the_stream_is_cut(
+    engine, inbox, expected
 ):
-    kinds = AllKinds(inbox.put_in_files(make_events(), *cuts).source())
+    # One batch has a single event, and what the others have differs tenfold.
+    kinds = AllKinds(inbox.put_in_files(make_events(), 7, 8, 31, 77).source())
     engine.submit(kinds.pipeline).join()
     assert kinds.results == expected
 
