@@ -152,6 +152,24 @@ def test_a_collector_of_the_user_or_a_heap_of_the_user_keeps_ours_away(
     assert ours not in spark.started_with()["arguments"]
 
 
+def test_temporary_files_are_removed_with_the_jvm_unless_the_user_has_a_place_for_them(
+    spark: Installation,
+) -> None:
+    jvm = spark.launch()
+    jvm.wait_for_gateway()
+    assert f"-Djava.io.tmpdir={jvm.directory}" in jvm.command
+    (jvm.directory / "artifacts").mkdir()
+    jvm.close()
+    assert not jvm.directory.exists()
+
+    option = "-Djava.io.tmpdir=/elsewhere"
+    users = spark.started_with({"spark.driver.extraJavaOptions": option})["arguments"]
+    assert option in users
+    assert not any("tmpdir" in each and option not in each for each in users)
+    spark.environ["JDK_JAVA_OPTIONS"] = option
+    assert not any("tmpdir" in each for each in spark.started_with()["arguments"])
+
+
 def test_sparks_log_goes_to_the_file_unless_the_user_says_otherwise(spark: Installation) -> None:
     option = f"-Djetlet.spark.log={spark.log}"
     assert option in spark.started_with()["arguments"]

@@ -220,6 +220,9 @@ def launch_jvm(
             configuration = workspace.path / "log4j2.properties"
             configuration.write_text(_LOG_CONFIGURATION)
             extra += [f"-Dlog4j2.configurationFile={configuration}", f"-Djetlet.spark.log={log}"]
+        if "-Djava.io.tmpdir" not in users:
+            # Not every end of a JVM leaves it the time to remove its temporary files.
+            extra.append(f"-Djava.io.tmpdir={workspace.path}")
         if command is None:
             users_own = env.get("SPARK_SUBMIT_OPTS", "")
             env["SPARK_SUBMIT_OPTS"] = f"{shlex.join(extra)} {users_own}".strip()
