@@ -146,6 +146,7 @@ def test_columns_give_what_python_gives_or_leave_it_to_python(table, expression)
         it % 3 != 0,
         -it // 4,
         record(n=it, half=it / 2),
+        record(it, record(it + 1, lit(2))),
         when(it % 2 == 0).then(it).otherwise(-it),
         (it > 10) & ~(it == 12),
     ],

@@ -17,6 +17,10 @@ ROWS = [
 ]
 
 
+PAIR = record(col("user"), col("quantity"))
+"""A key of two parts."""
+
+
 def rows_of(items, build):
     out = sinks.collect()
     p = Pipeline("columns")
@@ -102,7 +106,7 @@ def test_range_beyond_64_bits_stays_a_list():
     ],
 )
 @pytest.mark.parametrize(
-    "key", [None, col("user"), col("quantity"), col("id") % 1000, col("note"), col("price")]
+    "key", [None, col("user"), col("quantity"), col("id") % 1000, col("note"), col("price"), PAIR]
 )
 def test_aggregate_of_a_table_is_that_of_the_list(operation, key):
     def build(stage):

@@ -464,7 +464,7 @@ def test_inbox_grows_while_calls_are_fast(bench, scripted):
 def test_inbox_never_grows_beyond_its_bound(bench, scripted):
     step = bench(scripted(), inputs=ONE_INPUT, outputs=0)
     step.tasklet._limit = 1500
-    for _ in range(5):
+    for _ in range(8):
         step.tasklet._batch_size = step.tasklet._limit
         step.tasklet.record_call(1)
     assert step.tasklet._limit == MAX_INBOX

@@ -29,6 +29,7 @@ from jetlet.pipeline.expressions.nodes import (
     Literal,
     Node,
     Record,
+    Tuple,
     When,
     walk,
 )
@@ -67,7 +68,7 @@ def can_compile(node: Node) -> bool:
     """True if there are kernels for all of it, at least for some types of columns."""
     for each in walk(node):
         match each:
-            case Item() | Field() | When() | Record():
+            case Item() | Field() | When() | Record() | Tuple():
                 continue
             case Element(_, index) if index >= 0:
                 continue
@@ -145,6 +146,8 @@ def _value(node: Node, table: Table) -> Any:
             return _element(_value(of, table), index)
         case Record(fields):
             return _record(fields, table)
+        case Tuple(elements):
+            return _tuple(elements, table)
         case When(branches, otherwise):
             return _choice(branches, otherwise, table)
         case Cast(of, to):
@@ -269,6 +272,23 @@ def _record(fields: Sequence[tuple[str, Node]], table: Table) -> _Whole:
             value = pa.StructArray.from_arrays(value.columns.columns, names=value.form.names)
         arrays.append(_as_array(value, len(table)))
     return _Whole(pa.RecordBatch.from_arrays(arrays, names=names), RecordForm(tuple(names)))
+
+
+def _tuple(elements: Sequence[Node], table: Table) -> _Whole:
+    import pyarrow as pa
+
+    arrays: list[pa.Array] = []
+    forms: list[Form] = []
+    for node in elements:
+        value = _value(node, table)
+        if isinstance(value, _Whole):
+            arrays += value.columns.columns
+            forms.append(value.form)
+        else:
+            arrays.append(_as_array(value, len(table)))
+            forms.append(VALUE)
+    names = list(map(str, range(len(arrays))))
+    return _Whole(pa.RecordBatch.from_arrays(arrays, names=names), Entry(tuple(forms)))
 
 
 def _choice(branches: Sequence[tuple[Node, Node]], otherwise: Node, table: Table) -> Any:

@@ -112,13 +112,22 @@ def _is_stable(kind: pa.DataType) -> bool:
 
 
 class Part:
-    """A part of a frame: which places its keys have, and what their accumulators are made of."""
+    """A part of a frame: its keys, and what their accumulators are made of."""
 
-    __slots__ = ("numbers", "places")
+    __slots__ = ("keys", "numbers", "places")
 
-    def __init__(self, places: Numbers, numbers: list[Numbers]) -> None:
-        self.places = places
+    def __init__(self, keys: pa.Array, numbers: list[Numbers]) -> None:
+        self.keys = keys
         self.numbers = numbers
+        self.places: Numbers | None = None
+        """Where the keys are in the running sums, once it has come into a window."""
+
+    def entries(self, shape: Shape) -> list[tuple[Any, Any]]:
+        """The keys with their accumulators."""
+        import pyarrow as pa
+
+        arrays = [self.keys, *map(pa.array, self.numbers)]
+        return Table.of_arrays(arrays, Entry((VALUE, form_of(shape)))).items()
 
 
 class ColumnWindows:
@@ -150,27 +159,30 @@ class ColumnWindows:
 
     def add(self, end: int, frame: Table) -> None:
         """Add a frame, or a part of one; raises if it cannot be columns, and is not taken then."""
+        import numpy as np
+
         keys, columns = frame.columns.column(0), frame.columns.columns[1:]
-        if self._keys is not None and keys.type != self._keys.type:
-            raise LeaveToPython("keys of another type")
         numbers = [column.to_numpy() for column in columns]
-        if self._sums and [s.dtype for s in self._sums] != [n.dtype for n in numbers]:
+        if self._keys is None:
+            self._keys = keys[:0]
+            self._sums = [np.zeros(0, array.dtype) for array in numbers]
+        if keys.type != self._keys.type:
+            raise LeaveToPython("keys of another type")
+        if [s.dtype for s in self._sums] != [n.dtype for n in numbers]:
             raise LeaveToPython("numbers of another type")
         bound = max(map(_largest, numbers))
         if sum(self._bounds.values()) + bound >= LARGEST:
             raise LeaveToPython("sums that may be too large for columns")
         self._bounds[end] = self._bounds.get(end, 0) + bound
-        self.frames.setdefault(end, []).append(Part(self._places(keys, numbers), numbers))
+        self.frames.setdefault(end, []).append(Part(keys, numbers))
 
-    def _places(self, keys: pa.Array, numbers: list[Numbers]) -> Numbers:
+    def _places(self, keys: pa.Array) -> Numbers:
         """The places of keys, of which those that are new get one."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self._keys is None:
-            self._keys = keys[:0]
-            self._sums = [np.zeros(0, array.dtype) for array in numbers]
+        assert self._keys is not None
         places = pc.index_in(keys, value_set=self._keys)
         if places.null_count:
             is_new = places.is_null()
@@ -189,6 +201,7 @@ class ColumnWindows:
         if not self._slides:
             return
         for part in self.frames[end]:
+            part.places = self._places(part.keys)
             for sums, numbers in zip(self._sums, part.numbers, strict=True):
                 sums[part.places] += numbers
 
@@ -219,11 +232,13 @@ class ColumnWindows:
         is_used = self._sums[self._counts] > 0
         for parts in self.frames.values():
             for part in parts:
-                is_used[part.places] = True
+                if part.places is not None:
+                    is_used[part.places] = True
         moved = np.cumsum(is_used) - 1
         for parts in self.frames.values():
             for part in parts:
-                part.places = moved[part.places]
+                if part.places is not None:
+                    part.places = moved[part.places]
         self._keys = self._keys.filter(pa.array(is_used))
         self._sums = [sums[is_used] for sums in self._sums]
 
@@ -238,25 +253,26 @@ class ColumnWindows:
         if self._slides:
             assert self._counts is not None
             places = np.flatnonzero(self._sums[self._counts])
+            keys = self._keys.take(pa.array(places))
             numbers = [sums[places] for sums in self._sums]
         elif not frame:
             return None
         elif len(frame) == 1:
-            places, numbers = frame[0].places, frame[0].numbers
+            keys, numbers = frame[0].keys, frame[0].numbers
         else:
-            every = np.concatenate([part.places for part in frame])
-            places, inverse = np.unique(every, return_inverse=True)
+            coded = pa.concat_arrays([part.keys for part in frame]).dictionary_encode("encode")
+            keys, inverse = coded.dictionary, coded.indices.to_numpy()
             numbers = []
             for i in range(len(frame[0].numbers)):
                 values = np.concatenate([part.numbers[i] for part in frame])
-                total = np.zeros(len(places), values.dtype)
+                total = np.zeros(len(keys), values.dtype)
                 np.add.at(total, inverse, values)
                 numbers.append(total)
-        count = len(places)
+        count = len(keys)
         if not count:
             return None
         bounds = [pa.array(np.full(count, bound, np.int64)) for bound in (start, end)]
-        arrays = [*bounds, self._keys.take(pa.array(places)), *map(pa.array, numbers)]
+        arrays = [*bounds, keys, *map(pa.array, numbers)]
         parts: tuple[Form, ...] = (VALUE, VALUE, VALUE, form_of(self._shape, tuple))
         times = None if time is None else pa.array(np.full(count, time, np.int64))
         return Table.of_arrays(arrays, Entry(parts, kind), times)
@@ -266,25 +282,20 @@ class ColumnWindows:
         for end, parts in self.frames.items():
             table: dict[Any, Any] = {}
             for part in parts:
-                for key, value in self._entries(part.places, part.numbers):
+                for key, value in part.entries(self._shape):
                     table[key] = value if key not in table else summed(table[key], value)
             yield end, table
 
     def sliding(self) -> dict[Any, Any]:
         """What the current window holds, as a table of accumulators by key."""
         import numpy as np
+        import pyarrow as pa
 
         if self._counts is None or self._keys is None:
             return {}
         places = np.flatnonzero(self._sums[self._counts])
-        return dict(self._entries(places, [sums[places] for sums in self._sums]))
-
-    def _entries(self, places: Numbers, numbers: list[Numbers]) -> list[tuple[Any, Any]]:
-        import pyarrow as pa
-
-        assert self._keys is not None
-        arrays = [self._keys.take(pa.array(places)), *map(pa.array, numbers)]
-        return Table.of_arrays(arrays, Entry((VALUE, form_of(self._shape)))).items()
+        held = Part(self._keys.take(pa.array(places)), [sums[places] for sums in self._sums])
+        return dict(held.entries(self._shape))
 
 
 def _largest(numbers: Numbers) -> int:

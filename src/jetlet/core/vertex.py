@@ -179,6 +179,8 @@ class Vertex:
         self.hook = hook
         self.side_ordinals: tuple[int, ...] = ()
         """Outbound edges for what failed and what came late, if whoever made the vertex knows."""
+        self.in_columns = False
+        """It works on columns where its input is stored so; for whoever shows the plan."""
         self._asked: tuple[ProcessorSupplier, Traits] | None = None
 
     @property

@@ -27,8 +27,8 @@ from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.snapshots.context import EXACTLY_ONCE, SnapshotContext
 from jetlet.snapshots.tasklet import TaskletSnapshots
 
-MAX_INBOX = 16384
-"""Items that an inbox holds at the most, however fast the processor is."""
+MAX_INBOX = 64 * 1024
+"""Items that an inbox holds at the most, however fast the processor is: a whole table."""
 FIRST_INBOX = 256
 """Where the adaptive size of the inbox starts."""
 

@@ -167,6 +167,10 @@ class Transform:
         """True if it can work on columns of that input without making its items."""
         return False
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        """True if what it emits may be stored as columns; ``are_taken`` if what it takes is."""
+        return False
+
     # --- Vertices ---------------------------------------------------------------------------
 
     @property
@@ -223,6 +227,9 @@ class SourceTransform(Transform):
     def item_type(self) -> DataType:
         return self.source.item_type()
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        return self.source.has_columns
+
     def wanted_parallelism(self, default: int, before: int) -> int:
         return self.local_parallelism or min(self.source.preferred_local_parallelism, default)
 
@@ -272,6 +279,9 @@ class TimestampTransform(Transform):
 
     def takes_columns(self, ordinal: int) -> bool:
         return is_for_columns(self.fn)
+
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken
 
     @property
     def reads_isolated(self) -> bool:
@@ -330,6 +340,9 @@ class WindowTransform(AggregatingTransform):
             and is_for_columns(self.key_fns[ordinal])
         )
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken and self.operation.has_plain_result
+
     def keeps_order(self, ordinal: int) -> bool:
         return False
 
@@ -371,6 +384,9 @@ class StatelessTransform(Transform):
     def takes_columns(self, ordinal: int) -> bool:
         return self.kind != "flat_map" and is_for_columns(self.fn)
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken
+
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
         return ((self.reported_as, self.on_error),)
@@ -389,6 +405,9 @@ class FusedTransform(Transform):
 
     def takes_columns(self, ordinal: int) -> bool:
         return self.steps[0].takes_columns(ordinal)
+
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken and all(step.takes_columns(0) for step in self.steps)
 
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
@@ -457,6 +476,9 @@ class TableMapTransform(Transform):
     schema: Any
 
     def takes_columns(self, ordinal: int) -> bool:
+        return True
+
+    def gives_columns(self, are_taken: bool) -> bool:
         return True
 
 
@@ -608,6 +630,9 @@ class PairsTransform(Transform):
 class MergeTransform(Transform):
     """All items of all inputs."""
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken
+
     @cached_property
     def item_type(self) -> DataType:
         return unified(*(each.item_type for each in self.inputs))
@@ -627,6 +652,9 @@ class RebalanceTransform(Transform):
     key_fn: KeyFn | None
 
     breaks_order = True
+
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken
 
     @cached_property
     def item_type(self) -> DataType:
@@ -740,6 +768,9 @@ class StripTransform(Transform):
     """Takes the timestamps off again; made by the planner."""
 
     has_timestamps = False
+
+    def gives_columns(self, are_taken: bool) -> bool:
+        return are_taken
 
     @property
     def reads_isolated(self) -> bool:

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from jetlet.planner.graph import Graph, Node
 
-__all__ = ["wants_columns"]
+__all__ = ["mark_columns"]
 
 
-def wants_columns(graph: Graph, node: Node) -> bool:
-    """True if somebody who reads from the node works on columns.
+def mark_columns(graph: Graph) -> None:
+    """Mark the nodes that work on columns, from the sources that give such on."""
+    for node in graph.nodes:
+        transform = node.transform
+        given = [source.gives_columns for source in node.inputs]
+        node.in_columns = any(
+            is_given and transform.takes_columns(ordinal) for ordinal, is_given in enumerate(given)
+        )
+        # Who only passes batches on does not have to know what they are stored as.
+        node.gives_columns = transform.gives_columns(
+            node.in_columns or (any(given) and not transform.takes_columns(0))
+        )
+        if not node.inputs:
+            # Whoever takes items makes them as fast as a source does: then there is no need.
+            node.gives_columns = node.gives_columns and _wants_columns(graph, node)
+            node.in_columns = node.gives_columns
 
-    The others make items of them, which takes as long here as it does there.
-    """
+
+def _wants_columns(graph: Graph, node: Node) -> bool:
+    """True if somebody who reads from the node works on columns."""
     for reader, ordinal in graph.readers(node):
         transform = reader.transform
         if transform.takes_columns(ordinal):
             return True
-        if transform.routing is not None and wants_columns(graph, reader):
+        if transform.routing is not None and _wants_columns(graph, reader):
             return True
     return False

@@ -58,9 +58,11 @@ class DagBuilder:
         self, node: Node, supplier: Supplier, *, suffix: str = "", is_single: bool = False
     ) -> Vertex:
         """Add a vertex for the node; ``is_single`` if it has one processor in the whole job."""
-        return self.dag.vertex(
-            Vertex(node.name + suffix, supplier, node.parallelism, is_single=is_single)
-        )
+        vertex = Vertex(node.name + suffix, supplier, node.parallelism, is_single=is_single)
+        # Of two stages the second one gets what the first has made of the columns.
+        is_second = node.transform.has_two_stages and not suffix
+        vertex.in_columns = node.in_columns and (node.gives_columns or not is_second)
+        return self.dag.vertex(vertex)
 
     def connect(self, node: Node, ordinal: int, dest: Vertex, dest_ordinal: int = 0) -> Edge:
         """Add an edge from the node's input ``ordinal``; configure what is returned."""

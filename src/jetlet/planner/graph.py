@@ -23,6 +23,10 @@ class Node:
     """True if the items of the node's first input carry timestamps."""
     emits_events: bool = False
     """The items that the node emits carry timestamps."""
+    in_columns: bool = False
+    """It works on columns, as far as its input comes so."""
+    gives_columns: bool = False
+    """What it emits may come as columns."""
 
 
 class Graph:

@@ -11,6 +11,7 @@ import os
 from jetlet.core.dag import DAG
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.pipeline import Pipeline
+from jetlet.planner.columns import mark_columns
 from jetlet.planner.events import strip_events
 from jetlet.planner.graph import Graph
 from jetlet.planner.lowering import lower_all
@@ -25,6 +26,7 @@ def plan(pipeline: Pipeline, *, default_parallelism: int | None = None) -> DAG:
         each(graph, pipeline)
     set_parallelism(graph, default)
     strip_events(graph, pipeline)
+    mark_columns(graph)
     dag = DAG(pipeline.name)
     lower_all(graph, dag)
     dag.validate()

@@ -45,11 +45,12 @@ def stage_list(dag: DAG, stages: Sequence[StageView]) -> str:
     for stage in stages:
         lines += ["", stage.name, *(f"  ← {what}" for what in stage.reads)]
         # Within a task there is one, unless the pipeline says otherwise.
-        counts = ((name, dag[name].parallelism(1)) for name in stage.vertices)
-        lines += [
-            f"  {name}" if count == 1 else f"  {name} {TIMES}{count} in each task"
-            for name, count in counts
-        ]
+        for vertex in map(dag.__getitem__, stage.vertices):
+            count = vertex.parallelism(1)
+            text = f"  {vertex.name}"
+            if count > 1:
+                text += f" {TIMES}{count} in each task"
+            lines.append(f"{text}, in columns" if vertex.in_columns else text)
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +66,8 @@ def _number(count: int, one: str, many: str = "") -> str:
 
 
 def _described(vertex: Vertex, default_parallelism: int) -> str:
-    return f"{vertex.name} {TIMES}{vertex.parallelism(default_parallelism)}"
+    text = f"{vertex.name} {TIMES}{vertex.parallelism(default_parallelism)}"
+    return f"{text}, in columns" if vertex.in_columns else text
 
 
 def _label(dag: DAG, edge: Edge) -> str:

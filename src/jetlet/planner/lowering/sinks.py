@@ -12,4 +12,5 @@ from jetlet.planner.side_outputs import SideOutputs
 @lower.register
 def _lower_sink(transform: SinkTransform, node: Node, dag: DagBuilder, sides: SideOutputs) -> None:
     vertex, inbound = dag.sink_vertex(transform.sink, node.name, node.parallelism)
+    vertex.in_columns = vertex.in_columns or node.in_columns
     dag.connect(node, 0, vertex, inbound)

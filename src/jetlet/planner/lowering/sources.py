@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jetlet.pipeline.transforms import SourceTransform, StreamSourceTransform
-from jetlet.planner.columns import wants_columns
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node
@@ -18,12 +17,11 @@ from jetlet.processors.time.event_time import EventTimePolicy
 def _lower_source(
     transform: SourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    source = transform.source
     supplier = ReadSupplier(
-        source,
+        transform.source,
         sides.data,
         sides.policy,
-        in_columns=source.has_columns and wants_columns(dag.graph, node),
+        in_columns=node.in_columns,
     )
     dag.emit(node, dag.vertex(node, supplier))
 

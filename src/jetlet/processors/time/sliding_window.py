@@ -448,6 +448,8 @@ class SlidingWindowProcessor(EventStateProcessor):
         for end in ends:
             if self._windows is not None:
                 self._windows.lead(end)
+                if self.is_turn_over():
+                    yield None
                 continue
             self._check_keys(self._frames[end])
             if self._deducts:
