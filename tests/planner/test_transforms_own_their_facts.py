@@ -21,7 +21,7 @@ CLASSES = {
     for name, each in vars(transforms).items()
     if isinstance(each, type) and issubclass(each, Transform)
 }
-ABSTRACT = {"Transform", "KeyedTransform"}
+ABSTRACT = {"Transform", "AggregatingTransform", "KeyedTransform"}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
