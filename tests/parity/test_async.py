@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jetlet import Pipeline, service, shared_service, sinks, sources
+from jetlet import Pipeline, agg, service, shared_service, sinks, sources, windows
 from jetlet.errors import JobFailedError
 
 NUMBERS = range(500)
@@ -183,3 +183,42 @@ class Meeting:
 
     def wait(self, timeout):
         self.barrier.wait(timeout)
+
+
+UNDER_WAY = {}
+
+
+async def in_turn(factor, key, x):
+    """Fails if another item of the key is under way, and gives what number of the key it is."""
+    assert key not in UNDER_WAY
+    UNDER_WAY[key] = x
+    await asyncio.sleep(0.0003 * (x % 5))
+    assert UNDER_WAY.pop(key) == x
+    return (key, factor * x)
+
+
+def test_items_of_a_key_are_dealt_with_in_turn(engine):
+    UNDER_WAY.clear()
+    p, out, timed = Pipeline("in-turn"), sinks.collect(), sinks.collect(name="timed")
+    numbers = p.read_from(one_partition(range(300)))
+    ten = service(lambda context: 10)
+    numbers.grouping_key(lambda x: x % 7).map_async(
+        in_turn, service=ten, ordered=False, local_parallelism=2
+    ).write_to(out)
+    events = numbers.add_timestamps(lambda x: x).grouping_key(lambda x: x % 3)
+    doubled = events.map_async(double_by_key, max_concurrency=20)
+    doubled.window(windows.tumbling(100)).aggregate(agg.summing()).write_to(timed)
+
+    engine.run(p)
+
+    for key in range(7):
+        assert [y for k, y in out.items if k == key] == [10 * x for x in range(key, 300, 7)]
+    assert len(out.items) == 300
+    assert {w.start: w.result for w in timed.items} == {
+        start: 2 * sum(range(start, start + 100)) for start in (0, 100, 200)
+    }
+
+
+async def double_by_key(key, x):
+    assert x % 3 == key
+    return 2 * x

@@ -154,6 +154,22 @@ class TestProcess:
             plain.upgrade(3, None)
 
 
+class TestMapAsync:
+    def test_it_takes_what_one_without_a_key_does(self, keyed):
+        async def fetch(key, item):
+            return key
+
+        stage = keyed.map_async(fetch, max_concurrency=3, retries=2, timeout=1.5, ordered=False)
+        transform = stage._transform
+        assert (transform.max_concurrency, transform.retries, transform.timeout) == (3, 2, 1.5)
+        assert transform.key_fn is not None and not transform.is_ordered
+        assert stage.name == "map-async" and stage.has_timestamps
+        with pytest.raises(InvalidArgumentError, match="max_concurrency must be a whole number"):
+            keyed.map_async(fetch, max_concurrency=0)
+        with pytest.raises(InvalidArgumentError, match="map_async takes a service factory"):
+            keyed.map_async(fetch, service=5)
+
+
 class TestBatchByKey:
     def test_it_has_a_size_and_may_have_a_time(self, numbers):
         keyed = numbers.grouping_key(abs)

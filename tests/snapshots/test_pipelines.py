@@ -152,6 +152,10 @@ def lazily(item):
     yield from ((item, number) for number in range(3000 if item % 1000 == 7 else 2))
 
 
+async def double_of_key(key, item):
+    return await double(item)
+
+
 class CountingTask:
     def init(self, context):
         self.store = context.store("seen")
@@ -218,6 +222,7 @@ BOUNDED = {
     "flat-map-async, unordered": lambda p, stage: stage.flat_map_async(bit_by_bit, ordered=False),
     "flat-map-async, repeated": lambda p, stage: stage.flat_map_async(bit_by_bit, retries=1),
     "flat-map, long": lambda p, stage: stage.flat_map(lazily),
+    "map-async by key": lambda p, stage: stage.grouping_key(modulo).map_async(double_of_key),
     "map-batched": lambda p, stage: stage.map_batched(lambda items: [i + 1 for i in items], 100),
     "task": lambda p, stage: stage.process_with(
         CountingTask, stores={"seen": stores.in_memory(key=int, value=int)}, local_parallelism=1

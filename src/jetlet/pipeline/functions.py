@@ -7,7 +7,7 @@ by another name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.partitioning import stable_hash
@@ -33,6 +33,8 @@ __all__ = [
     "is_sampled",
     "plain_function",
     "whole_item",
+    "with_key_of_item",
+    "with_service_and_key",
 ]
 
 HASHES = 1 << 32
@@ -77,3 +79,25 @@ def can_be_added(
         has_stable_key(key_fn, item)
     operation.accumulate[ordinal](operation.create(), item)
     return True
+
+
+def with_key_of_item(
+    key_fn: Callable[[Any], Any], fn: Callable[[Any, Any], Awaitable[R]]
+) -> Callable[[Any], Awaitable[R]]:
+    """A coroutine function of an item that is one of the key and the item."""
+
+    def of_item(item: Any) -> Awaitable[R]:
+        return fn(key_fn(item), item)
+
+    return of_item
+
+
+def with_service_and_key(
+    key_fn: Callable[[Any], Any], fn: Callable[[Any, Any, Any], Awaitable[R]]
+) -> Callable[[Any, Any], Awaitable[R]]:
+    """The same with a service before them."""
+
+    def of_service_and_item(service: Any, item: Any) -> Awaitable[R]:
+        return fn(service, key_fn(item), item)
+
+    return of_service_and_item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from jetlet.core.durations import Duration, to_ms
@@ -10,18 +10,28 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.checks import (
+    check_async,
     check_count,
     check_late,
     check_operation,
     check_timestamps,
     co_arguments,
 )
+from jetlet.pipeline.functions import plain_function, with_key_of_item, with_service_and_key
 from jetlet.pipeline.join import interval_join_transform
 from jetlet.pipeline.key_batches import KeyBatches
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, keyed_process
+from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
-from jetlet.pipeline.transforms import AggregateTransform, DistinctTransform, Kind, ProcessTransform
+from jetlet.pipeline.transforms import (
+    AggregateTransform,
+    AsyncTransform,
+    DistinctTransform,
+    Kind,
+    ProcessTransform,
+    RetryOn,
+)
 from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 
@@ -235,6 +245,51 @@ class StageWithKey(Generic[T, K]):
                 local_parallelism=local_parallelism,
                 on_error=on_error,
                 **expiry.options(f"{kind}_stateful", self._stage),
+            )
+        )
+
+    def map_async(
+        self,
+        fn: Callable[..., Awaitable[R]],
+        *,
+        service: ServiceFactory[Any] | None = None,
+        max_concurrency: int = 256,
+        ordered: bool = True,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.1,
+        retry_on: RetryOn = Exception,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Replace each item by the result of the coroutine ``fn(key, item)``, many at a time, but
+        one after the other for items with the same key, in their order.
+
+        With a ``service`` it is ``fn(service, key, item)``. Items that wait for others of their key
+        count for ``max_concurrency``, but not for ``timeout``. See :meth:`Stage.map_async
+        <jetlet.pipeline.stage.Stage.map_async>` for the other arguments.
+        """
+        options: dict[str, Any] = {
+            "service": service,
+            "max_concurrency": max_concurrency,
+            "is_ordered": ordered,
+            "timeout": timeout,
+            "retries": retries,
+            "backoff": backoff,
+            "retry_on": retry_on,
+        }
+        check_async("map_async", fn, options)
+        with_key = with_key_of_item if service is None else with_service_and_key
+        return self._stage._add(
+            AsyncTransform(
+                name=name or "map-async",
+                fn=with_key(plain_function(self._key_fn), fn),
+                is_flat=False,
+                key_fn=self._key_fn,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
+                **options,
             )
         )
 

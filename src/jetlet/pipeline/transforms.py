@@ -444,6 +444,15 @@ class AsyncTransform(Transform):
     retries: int = 0
     backoff: float = 0.1
     retry_on: RetryOn = Exception
+    key_fn: KeyFn | None = None
+    """Items come by this key, of which one is dealt with at a time."""
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return self.key_fn is None
+
+    @property
+    def checked_keys(self) -> Sequence[KeyFn | None]:
+        return (self.key_fn,)
 
     @property
     def reorders(self) -> bool:

@@ -1148,3 +1148,78 @@ def test_job_with_hanging_coroutines_can_be_cancelled():
             job.join(60)
         assert not loop_threads()
     assert sorted(gate.cancelled) == [1, 2]
+
+
+# --- By key -----------------------------------------------------------------------------------
+
+
+class OneAtATime:
+    """Counts what is under way of each key, and fails the first attempt at some items."""
+
+    def __init__(self):
+        self.under_way = Counter()
+        self.most = 0
+        self.begun = {}
+        self.failed = set()
+
+    async def __call__(self, item):
+        key = item % 3
+        self.under_way[key] += 1
+        self.most = max(self.most, sum(self.under_way.values()))
+        assert self.under_way[key] == 1
+        self.begun.setdefault(key, []).append(item)
+        try:
+            await turns(item * 7 % 5)
+            if item % 4 == 0 and item not in self.failed:
+                self.failed.add(item)
+                raise OSError(item)
+            return item
+        finally:
+            self.under_way[key] -= 1
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("max_concurrency", [1, 2, 100])
+def test_of_a_key_one_is_dealt_with_at_a_time(ordered, max_concurrency):
+    calls = OneAtATime()
+    supplier = AsyncMapSupplier(
+        calls,
+        policy=FAIL,
+        key_fn=lambda item: item % 3,
+        ordered=ordered,
+        max_concurrency=max_concurrency,
+        retries=1,
+        backoff=0,
+    )
+
+    def in_order_by_key(expected, actual):
+        assert sorted(actual) == sorted(expected)
+        for key in range(3):
+            found = [item for item in actual if item % 3 == key]
+            assert found == sorted(found)
+        return True
+
+    verify_processor(
+        supplier,
+        input=list(range(40)),
+        expect_output=list(range(40)),
+        compare=in_order_by_key,
+        may_wait=True,
+    )
+    assert (calls.most == 1) == (max_concurrency == 1)
+    assert calls.most <= 3
+
+
+def test_items_of_a_key_go_on_behind_one_that_failed():
+    async def fail_on_two(item):
+        await turns(2)
+        if item == 2:
+            raise ValueError(item)
+        return item
+
+    verify_processor(
+        AsyncMapSupplier(fail_on_two, policy=SKIP, key_fn=lambda item: 0),
+        input=[1, 2, 3, 4],
+        expect_output=[1, 3, 4],
+        may_wait=True,
+    )

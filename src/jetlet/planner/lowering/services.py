@@ -39,19 +39,21 @@ def _lower_async(
     if node.takes_events:
         applied = events.applied_async if transform.service is None else events.applied_async_with
         fn = applied(fn, is_flat=transform.is_flat)
-    dag.chain(
-        node,
-        AsyncMapSupplier(
-            fn,
-            service=transform.service,
-            max_concurrency=transform.max_concurrency,
-            ordered=transform.is_ordered,
-            timeout=transform.timeout,
-            retries=transform.retries,
-            backoff=transform.backoff,
-            retry_on=transform.retry_on,
-            flat=transform.is_flat,
-            policy=sides.policy,
-            data_ordinals=sides.data,
-        ),
+    supplier = AsyncMapSupplier(
+        fn,
+        service=transform.service,
+        max_concurrency=transform.max_concurrency,
+        ordered=transform.is_ordered,
+        timeout=transform.timeout,
+        retries=transform.retries,
+        backoff=transform.backoff,
+        retry_on=transform.retry_on,
+        flat=transform.is_flat,
+        key_fn=dag.key_fn(node, transform.key_fn),
+        policy=sides.policy,
+        data_ordinals=sides.data,
     )
+    if transform.key_fn is None:
+        dag.chain(node, supplier)
+    else:
+        dag.keyed(node, supplier, transform.key_fn)

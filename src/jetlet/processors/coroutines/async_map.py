@@ -13,6 +13,7 @@ cooperative worker only hands batches of items to it and takes results from it, 
   ``backoff`` seconds, each further one twice as long. When all have failed the stage's error policy
   applies to the item.
 - With a ``service`` the function gets it in front of the item; see :mod:`loop_service`.
+- With ``key_fn`` the items of a key are dealt with one after the other; their edge goes by key.
 - A snapshot holds the items whose results have not been emitted; they are done again after a
   restart.
 - A flat map hands on results as they come, and waits with more of an item when many of them have
@@ -39,6 +40,7 @@ from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.transforms import RetryOn
+from jetlet.processors.aggregate import PartOfKey
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutines.coroutine_pool import (
     DEFAULT_CONCURRENCY,
@@ -81,6 +83,7 @@ class AsyncMapSupplier(ProcessorSupplier):
         flat: bool = False,
         max_batch: int | None = None,
         max_wait: float = 0.0,
+        key_fn: Callable[[Any], Any] | None = None,
         data_ordinals: Ordinals = None,
         jitter: Callable[[], float] = default_jitter,
     ) -> None:
@@ -96,6 +99,7 @@ class AsyncMapSupplier(ProcessorSupplier):
             flat=flat,
             max_batch=max_batch,
             max_wait=max_wait,
+            key_fn=key_fn,
             data_ordinals=data_ordinals,
             jitter=jitter,
         )
@@ -318,15 +322,23 @@ class AsyncMapProcessor(BatchProcessor):
         self._is_saving = not self._saver.save(self.outbox, self._entries)
         return not self._is_saving
 
-    def _entries(self) -> Iterator[tuple[BroadcastKey, Any]]:
-        # Broadcast, so that the items of one processor can stay together and in order.
-        index = self.context.global_index
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        # Broadcast, so that the items of one processor can stay together and in order; but those of
+        # a key go where others of it will.
+        index, key_fn = self.context.global_index, self._options.key_fn
         for sequence, call in enumerate(self._in_flight):
-            yield BroadcastKey((index, sequence)), call.item
+            if key_fn is None:
+                yield BroadcastKey((index, sequence)), call.item
+            else:
+                place = (index, sequence)
+                yield PartOfKey(key_fn(call.item), sequence), (place, call.item)
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         context = self.context
         for key, item in inbox:
+            if isinstance(key, PartOfKey):
+                self._restored.append(item)
+                continue
             origin: tuple[int, int] = key.key if isinstance(key, BroadcastKey) else key
             if origin[0] % context.total_parallelism == context.global_index:
                 self._restored.append((origin, item))

@@ -82,6 +82,8 @@ class AsyncOptions:
     """Lists of so many items at the most are handed to the function, if it is to get lists."""
     max_wait: float = 0.0
     """Seconds that the first item of a list waits for others at the most."""
+    key_fn: Callable[[Any], Any] | None = None
+    """Of items with equal keys one is dealt with at a time, in their order."""
     data_ordinals: Ordinals = None
     jitter: Callable[[], float] = default_jitter
 
@@ -296,7 +298,32 @@ def make_attempt(options: AsyncOptions, announce: Callable[[FlatCall], None]) ->
         attempt = _with_timeout(attempt, options.timeout, is_flat=options.flat)
     if options.retries:
         attempt = _with_retries(attempt, options)
+    if options.key_fn is not None:
+        attempt = _in_turn(attempt, options.key_fn, is_flat=options.flat)
     return attempt if options.max_batch is None else _in_pieces(attempt, options.policy)
+
+
+def _in_turn(attempt: Attempt, key_fn: Callable[[Any], Any], *, is_flat: bool) -> Attempt:
+    """Begin with an item when the one before it that has the same key has come to its end.
+
+    The pool begins with items in their order, and nothing is awaited before an item has its place.
+    """
+    last: dict[Any, asyncio.Future[None]] = {}
+
+    async def in_turn(item: Any) -> Any:
+        key = key_fn(item.item if is_flat else item)
+        before = last.get(key)
+        mine = last[key] = asyncio.get_running_loop().create_future()
+        try:
+            if before is not None:
+                await asyncio.shield(before)
+            return await attempt(item)
+        finally:
+            mine.set_result(None)
+            if last[key] is mine:
+                del last[key]
+
+    return in_turn
 
 
 def _checked(options: AsyncOptions) -> Attempt:
