@@ -77,3 +77,58 @@ def test_the_job_is_cancelled_and_no_process_is_left(tmp_path, short_lived):
     assert told.splitlines()[-1].startswith("endless cancelled after")
     assert "Traceback" not in told
     eventually(lambda: not marked(mark.encode()))
+
+
+PLAIN = """
+import time
+from pathlib import Path
+from jetlet import JobConfig, Pipeline, service, sinks, sources
+
+def close(path):
+    path.with_suffix(".closed").touch()
+
+def note(path, item):
+    path.touch()
+    time.sleep(0.01)
+    return item
+
+def main():
+    p = Pipeline("endless")
+    noted = service(lambda context: Path("member").absolute(), destroy=close)
+    ones = sources.batch("ones", lambda context: iter(int, 1))
+    p.read_from(ones).map_using_service(noted, note).write_to(sinks.noop())
+    try:
+        p.run(config=JobConfig(streaming="members"), master="local[2]")
+    except KeyboardInterrupt:
+        print("interrupted")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_plain_run_on_members_ends_them_in_good_order(tmp_path, short_lived):
+    """PySpark's own handler would have Spark kill them."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "plain.py"],
+        cwd=tmp_path,
+        env={
+            **{k: v for k, v in os.environ.items() if "SPARK" not in k},
+            "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
+            **short_lived,
+            "JETLET_TEST_MARK": mark,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        eventually(lambda: (tmp_path / "member").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        said, told = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "interrupted\n")
+    assert "Traceback" not in told
+    assert (tmp_path / "member.closed").exists()
+    eventually(lambda: not marked(mark.encode()))

@@ -40,6 +40,14 @@ class SnapshotBarrier(SpecialItem):
     is_terminal: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyMarker(SpecialItem):
+    """Travels with the items to one of those that an edge leads to, to tell how long they take."""
+
+    born_ms: int
+    """When its source sent it, by the clock."""
+
+
 class DoneItem(SpecialItem):
     """The last thing in a queue. There is one, :data:`DONE`."""
 

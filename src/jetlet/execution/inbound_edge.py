@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from jetlet.core.items import DONE, SnapshotBarrier, SpecialItem, Watermark
+from jetlet.core.items import DONE, LatencyMarker, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.table import Table
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
@@ -24,7 +24,8 @@ class InboundEdge:
     - a barrier, when it has come from every queue that is still open. Under exactly-once, and for
       a terminal barrier always, a queue that has delivered its barrier is not drained until the
       others have caught up;
-    - ``DONE``, when all queues are exhausted.
+    - ``DONE``, when all queues are exhausted;
+    - a latency marker, whichever queue it is from.
     """
 
     __slots__ = (
@@ -133,6 +134,8 @@ class InboundEdge:
             self._barrier = item
             self._aligned.add(index)
             self._check_barrier()
+        elif isinstance(item, LatencyMarker):
+            self._pending.append(item)
         else:
             # Only live queues are waited for: an ended one takes its bit with it.
             self._open = [pair for pair in self._open if pair[0] != index]

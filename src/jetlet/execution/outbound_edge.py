@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jetlet.core.items import SpecialItem
+from jetlet.core.items import LatencyMarker, SpecialItem
 from jetlet.core.partitioning import Partitioner
 from jetlet.errors import ItemFailedError
 
@@ -31,12 +31,14 @@ class Target(Protocol):
 class OutboundEdge(ABC):
     """The output of one processor over one edge. Used by the producer's thread."""
 
-    __slots__ = ("_pending", "emitted", "has_moved", "targets")
+    __slots__ = ("_marked", "_pending", "emitted", "has_moved", "targets")
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
         self.has_moved = False
         """True if the last flush got anything out."""
+        self._marked = -1
+        """Who got the last latency marker."""
         self.emitted = 0
         """Items of the user that went out over this edge so far."""
         self._pending: list[tuple[int, Any, int]] = []
@@ -53,7 +55,15 @@ class OutboundEdge(ABC):
         """Send the batch, or parts of it, with :meth:`_send`."""
 
     def put_special(self, item: SpecialItem) -> bool:
-        """Take a watermark, barrier or the done item, which goes to every target."""
+        """Take a watermark, barrier or the done item, which goes to every target.
+
+        A latency marker goes to any one of them, or there would be ever more.
+        """
+        if item.__class__ is LatencyMarker:
+            index = self._marked = (self._marked + 1) % len(self.targets)
+            if not self.targets[index].offer_special(item):
+                self._pending.append((index, item, 0))
+            return not self._pending
         for index, target in enumerate(self.targets):
             if not target.offer_special(item):
                 self._pending.append((index, item, 0))

@@ -91,6 +91,8 @@ class RunContext:
     """What the run begins with, if not anew."""
     call_target_ns: int = CALL_TARGET_NS
     """How long a call of a processor should take: more where nobody waits for single items."""
+    marker_period_ns: int = 0
+    """Time between two latency markers of a source; 0 if there are none."""
 
 
 class ExecutionPlan:
@@ -191,6 +193,7 @@ class ExecutionPlan:
                         snapshots=snapshots.part(processor, context),
                         closer=run.closer,
                         call_target_ns=run.call_target_ns,
+                        marker_period_ns=run.marker_period_ns,
                     )
                 )
         tasklets: list[Tasklet] = [t for mine in by_vertex.values() for t in mine]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE as DONE_ITEM
-from jetlet.core.items import IDLE, SnapshotBarrier, SpecialItem, Watermark
+from jetlet.core.items import IDLE, LatencyMarker, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import ProcessorContractError
 from jetlet.execution import progress_state as progress
@@ -66,6 +66,7 @@ class ProcessorTasklet(Tasklet):
         snapshots: TaskletSnapshots | None = None,
         closer: Callable[[Callable[[], None], Callable[[], None]], None] = run_at_once,
         call_target_ns: int = CALL_TARGET_NS,
+        marker_period_ns: int = 0,
     ) -> None:
         super().__init__()
         self.processor = processor
@@ -117,7 +118,8 @@ class ProcessorTasklet(Tasklet):
         """True until it comes to its edges of the lowest priority."""
         self._coalescer = WatermarkCoalescer(ordinals, {e.ordinal: e.origins for e in inbound})
         self._open_ordinals = len(ordinals)
-        self._watermarks: deque[Watermark] = deque()
+        self._watermarks: deque[Watermark | LatencyMarker] = deque()
+        """What has to be passed on before more items are taken."""
         self._aligned: set[int] = set()
         self._barrier: SnapshotBarrier | None = None
         self._saved_id = self._snapshots.started_id
@@ -132,6 +134,9 @@ class ProcessorTasklet(Tasklet):
         self._batch_size = 0
         self._reports = CallReports(self.name, context, self.metrics)
         self._made_progress = False
+        self._marker_period_ns = marker_period_ns if self._is_source else 0
+        """Time between two latency markers of a source; 0 if there are none."""
+        self._marker_due = 0
         self._was_blocked = False
         """True if the last call has left something that waits for room."""
         self._state: State = _PROCESS_WATERMARK if inbound else _COMPLETE
@@ -320,6 +325,14 @@ class ProcessorTasklet(Tasklet):
 
     def _process_watermark(self) -> None:
         watermark = self._watermarks[0]
+        if isinstance(watermark, LatencyMarker):
+            if not self.outbox.offer_special(watermark):
+                return
+            if not self.outbox.edge_count:
+                self.metrics.arrived(watermark.born_ms)
+            self._watermarks.popleft()
+            self._move(_PROCESS_WATERMARK)
+            return
         if watermark is IDLE:
             if not self.outbox.offer_special(IDLE):
                 return
@@ -430,6 +443,8 @@ class ProcessorTasklet(Tasklet):
         elif isinstance(special, SnapshotBarrier):
             self._barrier = special
             self._aligned.add(edge.ordinal)
+        elif isinstance(special, LatencyMarker):
+            self._watermarks.append(special)
         else:
             self._edge_ended = True
 
@@ -476,6 +491,8 @@ class ProcessorTasklet(Tasklet):
             if self._is_unwanted():
                 self._completed()
                 return
+            if self._marker_period_ns and self._marks_time():
+                return
         elif (
             self._saved_id < snapshots.started_id
             or self._finished_id < snapshots.finished_id
@@ -490,6 +507,16 @@ class ProcessorTasklet(Tasklet):
             return
         if self.processor.complete():
             self._completed()
+
+    def _marks_time(self) -> bool:
+        """Send a latency marker behind what was emitted, if it is time; true if it has to wait."""
+        clock = self._context.clock
+        now = clock.monotonic_ns()
+        if now < self._marker_due:
+            return False
+        self._marker_due = now + self._marker_period_ns
+        self.outbox.offer_special(LatencyMarker(clock.time_ms()))
+        return self.outbox.is_blocked
 
     def _completed(self) -> None:
         if not self._is_between_items() or not self.outbox.returned_since_refusal:

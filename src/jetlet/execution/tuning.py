@@ -30,6 +30,8 @@ class Tuning:
     """How long a call of a processor should take."""
     packet_size: int = PACKET_LIMIT
     """Bytes that a packet between two members should have at the most."""
+    marker_period_ns: int = 0
+    """Time between two latency markers of a source; 0 if there are none."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

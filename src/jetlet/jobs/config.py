@@ -100,6 +100,10 @@ class JobConfig:
     once; or ``micro-batch``, small jobs of Structured Streaming. By default members, unless the
     pipeline reads a Spark stream. ``members`` goes for bounded pipelines, too."""
 
+    latency_markers: float | None = None
+    """Seconds between two markers that each source sends along with its items, to measure how long
+    these take to the sinks; ``None`` sends none. They do not wait for what a window, or a call that
+    is awaited, holds back."""
     ui: bool = False
     """Whether to serve a page that shows the job at work, and print its address; the same as
     ``engine.ui()``, where port, host and more can be said."""
@@ -137,6 +141,10 @@ class JobConfig:
             )
         if self.packet_size < 1:
             raise InvalidArgumentError(f"packet_size is in bytes, not {self.packet_size}")
+        if self.latency_markers is not None and self.latency_markers <= 0:
+            raise InvalidArgumentError(
+                f"latency_markers is in seconds and positive, not {self.latency_markers}"
+            )
         if self.call_budget is not None and self.call_budget <= 0:
             raise InvalidArgumentError(
                 f"call_budget is in seconds and positive, not {self.call_budget}"
@@ -159,6 +167,11 @@ class JobConfig:
     def call_target_ns(self, default: int) -> int:
         """The call budget, in nanoseconds."""
         return default if self.call_budget is None else round(self.call_budget * 1e9)
+
+    @property
+    def marker_period_ns(self) -> int:
+        """Nanoseconds between two latency markers; 0 if there are none."""
+        return 0 if self.latency_markers is None else max(1, round(self.latency_markers * 1e9))
 
     def tell_ignored(self, names: Iterable[str], where: str) -> None:
         """Log which of these settings were made, since they have no effect ``where`` it runs."""

@@ -101,6 +101,7 @@ class EmbeddedEngine:
                 self._tuning,
                 call_target_ns=config.call_target_ns(CALL_TARGET_NS),
                 packet_size=config.packet_size,
+                marker_period_ns=config.marker_period_ns,
             )
             runner = MembersRunner(
                 layout,
@@ -189,6 +190,7 @@ class _EmbeddedRunner:
             snapshots=None if local is None else local.member,
             restore=None if local is None else local.restore,
             call_target_ns=run.config.call_target_ns(CALL_TARGET_NS),
+            marker_period_ns=run.config.marker_period_ns,
         )
         plan_run = PlanRun(
             self._service,

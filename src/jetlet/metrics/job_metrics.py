@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jetlet.metrics.latency import Latency
 from jetlet.metrics.shares import Shares
 
 _SUMMED = (
@@ -59,6 +60,8 @@ class VertexMetrics:
     behind; ``None`` without watermarks, or while nothing comes in."""
     call_histogram: Mapping[int, int] = field(default_factory=dict)
     """Calls by duration: ``{upper bound in ns: count}``."""
+    latency: Latency = field(default_factory=Latency)
+    """Of a sink: how long markers took from their sources to it, if the job sends any."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """What the processors count themselves, such as skipped records."""
     processors: tuple[Mapping[str, Any], ...] = ()
@@ -87,6 +90,9 @@ class VertexMetrics:
                 inputs[ordinal] = (sizes + size, capacities + capacity)
             for ordinal, emitted in row["outputs"].items():
                 outputs[ordinal] = outputs.get(ordinal, 0) + emitted
+        latency = Latency()
+        for row in rows:
+            latency.merge(row["latency"])
         watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
         lags = [row["watermark_lag"] for row in rows if row["watermark_lag"] is not None]
         return cls(
@@ -98,6 +104,7 @@ class VertexMetrics:
             watermark=min(watermarks, default=None),
             watermark_lag=max(lags, default=None),
             call_histogram=dict(sorted(histogram.items())),
+            latency=latency,
             counters=counters,
             processors=rows,
             **{key: sum(row[key] for row in rows) for key in _SUMMED},

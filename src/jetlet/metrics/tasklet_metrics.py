@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.items import IDLE_TIMESTAMP
+from jetlet.metrics.latency import Latency
 from jetlet.metrics.stopwatch import Stopwatch
 
 REPORT_INTERVAL_NS = 5_000_000_000
@@ -61,6 +62,7 @@ class TaskletMetrics:
         "counters",
         "histogram",
         "is_idle",
+        "latency",
         "letters",
         "life",
         "longest_call_ns",
@@ -110,6 +112,8 @@ class TaskletMetrics:
         self.letters: deque[dict[str, Any]] = deque(maxlen=LETTERS)
         """The latest items that were skipped or became dead letters, with stage and traceback."""
         self._letter_due = 0
+        self.latency = Latency()
+        """How long markers took from their source to here, if this is a sink."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the processor's own."""
@@ -140,6 +144,10 @@ class TaskletMetrics:
         self.is_idle = watermark == IDLE_TIMESTAMP
         if not self.is_idle:
             self.watermark = watermark
+
+    def arrived(self, born_ms: int) -> None:
+        """A latency marker has come to its end."""
+        self.latency.add(max(0, self._clock.time_ms() - born_ms))
 
     def _watermark_lag(self) -> int | None:
         watermark = self.watermark
@@ -183,4 +191,5 @@ class TaskletMetrics:
             },
             "counters": dict(self.counters),
             "letters": list(self.letters),
+            "latency": dict(self.latency.counts),
         }

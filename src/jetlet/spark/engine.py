@@ -168,7 +168,7 @@ class SparkEngine:
                 f"snapshots and begins with none: leave it out, or write streaming={MEMBERS!r}"
             )
         config.tell_ignored(
-            ("snapshot_dir", *OF_SNAPSHOTS, *OF_RESTARTS, *OF_MEMBERS),
+            ("snapshot_dir", "latency_markers", *OF_SNAPSHOTS, *OF_RESTARTS, *OF_MEMBERS),
             "a batch on Spark, which runs failed tasks again by itself",
         )
         from jetlet.spark.batch.runner import SparkRunner
@@ -188,7 +188,11 @@ class SparkEngine:
         from jetlet.spark.micro_batch.plan import BatchPlan
 
         config.tell_ignored(
-            (*(name for name in OF_SNAPSHOTS if name != "start_fresh"), *OF_MEMBERS),
+            (
+                *(name for name in OF_SNAPSHOTS if name != "start_fresh"),
+                "latency_markers",
+                *OF_MEMBERS,
+            ),
             "a job in micro-batches, each of which is a snapshot",
         )
         plan = BatchPlan(dag)
@@ -226,6 +230,7 @@ class SparkEngine:
                 self._tuning,
                 call_target_ns=config.call_target_ns(CALL_TARGET_NS),
                 packet_size=config.packet_size,
+                marker_period_ns=config.marker_period_ns,
             ),
             host=host,
             known_as=known_as,

@@ -82,6 +82,7 @@ class JobFeed:
             "snapshots": dict(metrics.snapshots),
             "taken": [dict(row) for row in metrics.taken],
             "failures": [dict(row) for row in metrics.failures],
+            "latency": [_latency(m) for m in metrics.values() if m.latency.counts],
             "letters": [dict(row) for row in metrics.letters[-SHOWN_LETTERS:]],
             "logs": logs[-SHOWN_LOGS:],
             "can": commands(job, metrics),
@@ -119,6 +120,19 @@ def _details(vertex: VertexMetrics) -> dict[str, Any]:
             }
             for row in vertex.processors
         ],
+    }
+
+
+def _latency(vertex: VertexMetrics) -> dict[str, Any]:
+    """How long markers took to a sink."""
+    latency = vertex.latency
+    return {
+        "vertex": vertex.name,
+        "count": latency.total,
+        "p50_ms": latency.at(0.5),
+        "p99_ms": latency.at(0.99),
+        "p999_ms": latency.at(0.999),
+        "longest_ms": latency.at(1.0),
     }
 
 

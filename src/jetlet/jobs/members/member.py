@@ -211,6 +211,7 @@ class Member:
             snapshots=self._snapshots,
             restore=restore,
             call_target_ns=order.tuning.call_target_ns,
+            marker_period_ns=order.tuning.marker_period_ns,
         )
 
     def _await_start(self, tasklets: list[Tasklet]) -> Sequence[Tasklet]:

@@ -21,7 +21,7 @@ _LATEST = (
     "watermark",
     "watermark_lag",
 )
-_TABLES = ("call_histogram", "counters", "outputs")
+_TABLES = ("call_histogram", "counters", "latency", "outputs")
 
 
 class BatchTotals:
