@@ -184,3 +184,26 @@ def test_joins_in_windows(engine):
     assert bag(map(tuple, out["left"].items)) == bag(
         (start, end, key, (x[2], y and y[2])) for start, end, key, (x, y) in left
     )
+
+
+def test_table_that_is_read_again(engine, tmp_path):
+    (tmp_path / "names.csv").write_text("id,name\n" + "".join(f"{n},n{n}\n" for n in range(5)))
+    names = sources.csv(tmp_path / "names.csv", types={"id": int})
+    p, left, inner = Pipeline("refreshed"), sinks.collect(), sinks.collect()
+    numbers = p.read_from(sources.items(range(600)))
+    numbers.hash_join(
+        names,
+        lambda n: n % 7,
+        lambda row: row["id"],
+        refresh="1ms",
+        to_output=lambda n, row: (n, row and row["name"]),
+    ).write_to(left)
+    numbers.inner_hash_join(names, lambda n: n % 7, lambda row: row["id"], refresh="1h").write_to(
+        inner
+    )
+
+    engine.run(p)
+
+    assert sorted(left.items) == sorted((n, f"n{n % 7}" if n % 7 < 5 else None) for n in range(600))
+    assert sorted(n for n, _ in inner.items) == [n for n in range(600) if n % 7 < 5]
+    assert all(row["name"] == f"n{n % 7}" for n, row in inner.items)

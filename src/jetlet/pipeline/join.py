@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import check_function, check_late, check_timestamps
-from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform
+from jetlet.pipeline.refreshed_join import refreshed_join_transform
+from jetlet.pipeline.source import BatchSource
+from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform, Transform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage
@@ -40,11 +42,16 @@ def join_transform(
     probe: Stage[Any],
     sides: Sequence[Any],
     to_output: Callable[..., Any] | None,
+    refresh: Duration | None = None,
     *,
     is_inner: bool,
     **options: Any,
-) -> HashJoinTransform:
-    """The transform of ``probe.hash_join(*sides)``, in either way of writing it."""
+) -> Transform:
+    """The transform of ``probe.hash_join(*sides)``, in any way of writing it."""
+    if refresh is not None:
+        return refreshed_join_transform(
+            method, sides, to_output, refresh, is_inner=is_inner, **options
+        )
     clauses = sides
     if len(sides) == 3 and not isinstance(sides[0], JoinClause):
         clauses = (JoinClause(*sides),)
@@ -53,6 +60,11 @@ def join_transform(
             f"{method} takes a stage and two key functions, "
             f".{method}(customers, lambda order: ..., lambda customer: ...), "
             f"or any number of JoinClause(stage, probe_key, build_key)"
+        )
+    if any(isinstance(clause.build, BatchSource) for clause in clauses):
+        raise InvalidArgumentError(
+            f"{method} takes stages: write p.read_from(source), or have the source read again and "
+            f'again with refresh="5m"'
         )
     example = "stage, lambda item: ..., lambda other: ..."
     for clause in clauses:

@@ -37,6 +37,7 @@ from jetlet.pipeline.join import JoinClause, join_transform
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.peek import PeekSink
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
+from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
 from jetlet.pipeline.transforms import (
     DEFAULT_IDLE_TIMEOUT,
@@ -205,9 +206,10 @@ class Stage(BasicStage[T]):
 
     def hash_join(
         self,
-        build: Stage[Any] | JoinClause[Any],
+        build: Stage[Any] | JoinClause[Any] | BatchSource[Any],
         *more: Any,
         to_output: Callable[..., R] | None = None,
+        refresh: Duration | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -219,6 +221,11 @@ class Stage(BasicStage[T]):
         Emits ``to_output(item, match, ...)``, by default the tuple of these, for each combination
         of matches; where a side has none, its match is ``None``. ``JoinClause(..., inner=True)``
         drops an item that has no match on that side.
+
+        With ``refresh``, such as ``"5m"``, the build side is a bounded source, which is read again
+        after so long, while the job runs: ``orders.hash_join(sources.csv("customers.csv"),
+        order_key, customer_key, refresh="5m")``. The new table takes the place of the old one as a
+        whole; if it cannot be read, the old one stays.
         """
         return self._add(
             join_transform(
@@ -226,6 +233,7 @@ class Stage(BasicStage[T]):
                 self,
                 (build, *more),
                 to_output,
+                refresh,
                 name=name or "hash-join",
                 is_inner=False,
                 local_parallelism=local_parallelism,
@@ -235,16 +243,18 @@ class Stage(BasicStage[T]):
 
     def inner_hash_join(
         self,
-        build: Stage[Any] | JoinClause[Any],
+        build: Stage[Any] | JoinClause[Any] | BatchSource[Any],
         *more: Any,
         to_output: Callable[..., R] | None = None,
+        refresh: Duration | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[Any]:
         """Like :meth:`hash_join`, but an item without a match on some side is dropped.
 
-        That is not said of a side given as ``JoinClause(..., inner=False)``.
+        That is not said of a side given as ``JoinClause(..., inner=False)``. ``refresh`` is as for
+        :meth:`hash_join`.
         """
         return self._add(
             join_transform(
@@ -252,6 +262,7 @@ class Stage(BasicStage[T]):
                 self,
                 (build, *more),
                 to_output,
+                refresh,
                 name=name or "inner-hash-join",
                 is_inner=True,
                 local_parallelism=local_parallelism,
