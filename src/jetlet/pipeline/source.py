@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from jetlet.pipeline.described import Described
 from jetlet.pipeline.expressions.data_types import ANY, DataType
+from jetlet.pipeline.expressions.nodes import Node
 from jetlet.pipeline.sink import OnError
 
 __all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource", "SplitRest"]
@@ -56,6 +57,14 @@ class BatchSource(Described, ABC, Generic[T]):
     def item_type(self) -> DataType:
         """What is known of the type of the items, for expressions to be checked against."""
         return ANY
+
+    def narrowed(self, filters: Sequence[Node]) -> BatchSource[T]:
+        """The same source for a reader that keeps only what all of these filters keep.
+
+        It may leave out items that they drop, if none of them fails before. The reader looks at
+        what it gets all the same.
+        """
+        return self
 
     def check(self) -> None:  # optional hook
         """Refuse, cheaply, what cannot be read; called before an engine that is slow to start."""

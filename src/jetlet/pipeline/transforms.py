@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain, takewhile
 from typing import Any, ClassVar, Literal
 
 from jetlet.columns.accumulators import can_accumulate
@@ -21,6 +22,8 @@ from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.expressions.data_types import ANY, DataType, unified
+from jetlet.pipeline.expressions.expression import Expression, node_of
+from jetlet.pipeline.expressions.nodes import Node as ExpressionNode
 from jetlet.pipeline.expressions.schemas import type_of_results
 from jetlet.pipeline.functions import can_be_added, has_stable_key
 from jetlet.pipeline.keyed_process import KeyedProcess
@@ -93,6 +96,11 @@ class Transform:
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
         """Its functions of an item, each with the ordinal of the input that the item is from."""
         return list(enumerate(self.checked_keys))
+
+    @property
+    def first_filters(self) -> Sequence[ExpressionNode]:
+        """The expressions that it keeps items by, before it does anything else with them."""
+        return ()
 
     # --- Order ------------------------------------------------------------------------------
 
@@ -381,6 +389,11 @@ class StatelessTransform(Transform):
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
         return [(0, self.fn)]
 
+    @property
+    def first_filters(self) -> Sequence[ExpressionNode]:
+        is_known = self.kind == "filter" and isinstance(self.fn, Expression)
+        return [node_of(self.fn)] if is_known else []
+
     def takes_columns(self, ordinal: int) -> bool:
         return self.kind != "flat_map" and is_for_columns(self.fn)
 
@@ -402,6 +415,11 @@ class FusedTransform(Transform):
     steps: Sequence[StatelessTransform]
 
     passes_times = True
+
+    @property
+    def first_filters(self) -> Sequence[ExpressionNode]:
+        filters = takewhile(bool, (step.first_filters for step in self.steps))
+        return list(chain.from_iterable(filters))
 
     def takes_columns(self, ordinal: int) -> bool:
         return self.steps[0].takes_columns(ordinal)

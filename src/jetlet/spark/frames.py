@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
+from jetlet.columns.spark import condition_of
 from jetlet.core.arguments import check_choice, check_name
 from jetlet.core.processor import Processor
 from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
+from jetlet.pipeline.expressions.nodes import Node
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class FrameSource(BatchSource[T]):
         self.items = items
         self._make: FrameFunction | None = frame_fn
         self._columns = check_columns(what, columns)
+        self._filters: tuple[Node, ...] = ()
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The DataFrame, with the wanted columns only, so that Spark reads no others."""
@@ -90,7 +93,17 @@ class FrameSource(BatchSource[T]):
                 f"{self.name}: this DataFrame never ends; sources.spark reads bounded ones: write "
                 f"spark.read rather than spark.readStream, or sources.spark_stream(...)"
             )
-        return checked_columns(self.name, frame, self._columns)
+        frame = checked_columns(self.name, frame, self._columns)
+        condition = None
+        if self._filters and self.items == "dict":
+            condition = condition_of(self._filters, frame.schema)
+        return frame if condition is None else frame.where(condition)
+
+    def narrowed(self, filters: Sequence[Node]) -> FrameSource[T]:
+        # Not as what travels, which leaves the function behind.
+        source = object.__new__(type(self))
+        source.__dict__ |= {**self.__dict__, "_filters": tuple(filters)}
+        return source
 
     def splits(self, target: int) -> Sequence[Any]:
         raise UnsupportedFeatureError(

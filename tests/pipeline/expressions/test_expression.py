@@ -260,6 +260,7 @@ MISTAKES = {
     "a method called on": (lambda: it.date.lower(), "is a method"),
     "no such method": (lambda: it.uper(), r"write \.upper"),
     "another's method": (lambda: it.x.trim(), r"write \.strip\(\)"),
+    "another's method of two": (lambda: it.between(1, 2), r"write \(x >= low\)"),
     "missing argument": (lambda: it.replace("a"), r"replace\(old, new\)"),
     "None": (lambda: it.a == None, r"is_null\(\)"),  # noqa: E711
     "None among": (lambda: it.a.is_in([None]), r"is_null\(\)"),

@@ -95,7 +95,8 @@ class Expression:
     def __call__(self, *arguments: Any) -> Any:
         if len(arguments) == 1:
             return self._jetlet_function(arguments[0])
-        if not arguments:
+        # A tuple of arguments has no names: whoever writes it.between(1, 2) means a method.
+        if not arguments or (isinstance(self._node, Field) and self._node.of == Item()):
             self._refuse_call()
         return self._jetlet_function(arguments)
 

@@ -97,10 +97,12 @@ class Method(Incomplete):
 
 _IDIOMS = {
     "alias": "record(name=...)",
+    "asc": ".sort(key) of a stage",
     "astype": ".cast(type)",
     "between": "(x >= low) & (x <= high)",
     "capitalize": "a lambda",
     "coalesce": ".fill_null(value)",
+    "desc": ".sort(key, reverse=True) of a stage",
     "ends_with": ".endswith(text)",
     "endsWith": ".endswith(text)",
     "fillna": ".fill_null(value)",

@@ -17,8 +17,13 @@ from jetlet.processors.time.event_time import EventTimePolicy
 def _lower_source(
     transform: SourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
+    source = transform.source
+    readers = dag.graph.readers(node)
+    if len(readers) == 1:
+        ((reader, _),) = readers
+        source = source.narrowed(reader.transform.first_filters)
     supplier = ReadSupplier(
-        transform.source,
+        source,
         sides.data,
         sides.policy,
         in_columns=node.in_columns,
