@@ -384,10 +384,21 @@ class Stateful(Step):
 
     how: str
     is_keyed: bool
+    drops_at: int = 0
+    """A state that has seen so many items is dropped."""
+    ends: bool = False
+    """At the end of the input, each state that is left has a last word."""
 
     def build(self, stage, run):
-        check, how = self.check, self.how
+        check, how, drops_at = self.check, self.how, self.drops_at
         options = self.options(run)
+        if drops_at:
+            options["drop_when"] = lambda state: len(state) >= drops_at
+        if self.ends:
+            word = lambda state, key=None: (key, -len(state), 0)
+            options["on_end"] = (
+                (lambda *arguments: [word(*arguments)] * 2) if how == "flat_map" else word
+            )
 
         def number_of(state, item):
             check(item)
@@ -423,6 +434,9 @@ class Stateful(Step):
     def expect(self, items, expected):
         counts, out = {}, []
         key = key_of if self.is_keyed else None
+        if self.ends:  # the state is made before the function fails
+            for item in replace(self, fault=None).good(items, Expected(), key):
+                counts[item[0] if self.is_keyed else None] = 0
         for item in self.good(items, expected, key):
             k = item[0] if self.is_keyed else None
             counts[k] = n = counts.get(k, 0) + 1
@@ -430,7 +444,10 @@ class Stateful(Step):
                 out += [(k, 0, 0)] * (n <= 2)
             else:
                 out += [(k, n, 0)] * (n % 3 if self.how == "flat_map" else 1)
-        return out
+            if n == self.drops_at:
+                del counts[k]
+        last = [(k, -n, 0) for k, n in counts.items() if self.ends]
+        return out + last * (2 if self.how == "flat_map" else 1)
 
 
 @dataclass(frozen=True)
@@ -623,7 +640,11 @@ EMPTY = {
 
 @dataclass(frozen=True)
 class Windowed(Step):
-    """``kind``: tumbling, sliding or session, of ``size`` ms."""
+    """``kind``: tumbling, sliding or session, of ``size`` ms.
+
+    Those with gaps, or that overlap in parts, begin every ``slide`` ms; others that slide have a
+    size that is a multiple.
+    """
 
     kind: str
     size: int
@@ -637,6 +658,8 @@ class Windowed(Step):
             return windows.session(self.size)
         if self.kind == "tumbling":
             return windows.tumbling(self.size)
+        if self.kind == "gaps":
+            return windows.sliding(self.size, self.slide)
         return windows.sliding(self.size * self.slide, self.size)
 
     def build(self, stage, run):
@@ -679,8 +702,14 @@ class Windowed(Step):
                 else:
                     found.append([time, time + self.size, [n]])
             return found
-        length = self.size * (self.slide if self.kind == "sliding" else 1)
         windows = {}
+        if self.kind == "gaps":
+            for _, n, time in items:
+                last = time - time % self.slide
+                for start in range(last, time - self.size, -self.slide):
+                    windows.setdefault(start, []).append(n)
+            return [(start, start + self.size, ns) for start, ns in windows.items()]
+        length = self.size * (self.slide if self.kind == "sliding" else 1)
         for _, n, time in items:
             first = time - time % self.size
             for start in range(first - length + self.size, first + 1, self.size):
