@@ -85,6 +85,27 @@ def test_late_events_of_a_table_are_told_apart():
     assert late == [{"k": "a", "n": 1}]
 
 
+def test_batch_that_cannot_be_columns_leaves_nothing_behind():
+    processor = first_stage(windows.tumbling(50))()
+    run(processor, events_table([(10, {"k": "a", "n": 1})] * 2))
+    # Of these the first frame would go with what is there, the second would not.
+    run(processor, events_table([(10, {"k": "a", "n": 1}), (60, {"k": "b", "n": 2**62})]))
+    frames = run(processor, Watermark(100))
+    counts = {}
+    for frame in frames:
+        for key, (count, total) in frame.table.items():
+            before = counts.get((frame.end, key), (0, 0))
+            counts[frame.end, key] = before[0] + count, before[1] + total
+    assert counts == {(50, "a"): (3, 3), (100, "b"): (1, 2**62)}
+
+
+def test_frames_of_few_rows_each_are_left_to_python(monkeypatch):
+    monkeypatch.setattr(jetlet.columns.steps, "LEAST_ROWS", 10)
+    processor = first_stage(windows.tumbling(10))()
+    frames = run(processor, events_table(EVENTS), Watermark(100))
+    assert {type(frame.table) for frame in frames} == {dict}
+
+
 def column_frame(end, entries):
     keys, counts, sums = zip(*[(k, c, s) for k, (c, s) in entries.items()], strict=True)
     form = Entry((VALUE, Entry((VALUE, VALUE), list)))

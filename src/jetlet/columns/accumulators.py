@@ -72,25 +72,11 @@ def summed(left: Any, right: Any) -> Any:
     return left + right
 
 
-def _bound_of(groups: pa.Table) -> int:
-    """What no sum of sums exceeds."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    bound = 0
-    for name in groups.schema.names:
-        column = groups[name]
-        if name.startswith("v") and pa.types.is_integer(column.type) and len(column):
-            least, most = pc.min_max(column).as_py().values()
-            bound = max(bound, max(abs(least), abs(most)) * len(column))
-    return bound
-
-
 def accumulator_of(shape: Shape, table: Table) -> Any:
     """The accumulator of all rows."""
     import pyarrow.compute as pc
 
-    values = Values(shape).of(table)
+    values, _ = Values(shape).of(table)
     columns = iter(values)
     totals = [
         [len(table) if part.kind == "count" else pc.sum(next(columns)).as_py()]
@@ -105,21 +91,18 @@ class Values:
     def __init__(self, shape: Shape) -> None:
         trees = [tree_of(part.fn) for part in parts_of(shape) if part.fn is not None]
         self._trees = [tree for tree in trees if tree is not None]
-        self.bound = 0
-        """No sum of what was asked for has more digits than this."""
 
-    def of(self, table: Table) -> list[pa.Array]:
-        """A column of numbers for each sum; refuses what may not fit into 64 bits together."""
+    def of(self, table: Table) -> tuple[list[pa.Array], int]:
+        """A column of numbers for each sum, and what no integer among them exceeds."""
         found = []
-        bound = 0
+        largest = 0
         for tree in self._trees:
             array, most = _summable(evaluate(tree, table))
-            bound = max(bound, most * len(table))
+            largest = max(largest, most)
             found.append(array)
-        if self.bound + bound >= LARGEST_SUM:
+        if largest * len(table) >= LARGEST_SUM:
             raise LeaveToPython("sums that may be too large for columns")
-        self.bound += bound
-        return found
+        return found, largest
 
 
 def _decoded(keys: Table) -> Table:
@@ -173,33 +156,49 @@ class GroupedColumns:
         """Groups, of which several may be of one key."""
         self._groups = 0
         self._schema: pa.Schema | None = None
+        self._bound = 0
+        """What no sum of integers exceeds."""
 
     def __len__(self) -> int:
         """How many groups there are, at the most."""
         return self._groups + self._rows
 
-    def add(self, table: Table, keys: Table | None = None) -> None:
-        """Add the rows of a table; raises if the items are to tell, and has taken none then.
+    def add(self, table: Table) -> None:
+        """Add the rows of a table; raises if the items are to tell, and has taken none then."""
+        rows, largest = self.rows_of(table)
+        self.check(rows, largest)
+        self.accept(rows, largest)
 
-        ``keys`` are those of the rows, if they are other than what the key gives.
-        """
+    def rows_of(self, table: Table) -> tuple[pa.RecordBatch, int]:
+        """The keys and numbers of a table, and what no integer among these exceeds."""
         import pyarrow as pa
 
-        keys = _decoded(evaluate(self._key, table) if keys is None else keys)
+        keys = _decoded(evaluate(self._key, table))
         if not _is_hashable(keys.form):
             raise LeaveToPython("keys that are none")
         for column in keys.columns.columns:
             if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
                 raise LeaveToPython(f"keys of {column.type}")
-        values = self._values.of(table)
+        values, largest = self._values.of(table)
         arrays = [*keys.columns.columns, *values]
         names = [*(f"k{i}" for i in range(keys.form.width)), *(f"v{i}" for i in range(len(values)))]
         rows = pa.RecordBatch.from_arrays(arrays, names=names)
-        if self._schema is not None and (
-            self._schema != rows.schema or self._key_form != keys.form
-        ):
+        if len(self) and self._key_form != keys.form:
+            raise LeaveToPython("keys of another form than before")
+        self._key_form = keys.form
+        return rows, largest
+
+    def check(self, rows: pa.RecordBatch, largest: int) -> None:
+        """Raise if rows do not go with those before."""
+        if self._schema is not None and self._schema != rows.schema:
             raise LeaveToPython("columns of other types than before")
-        self._schema, self._key_form = rows.schema, keys.form
+        if self._bound + largest * len(rows) >= LARGEST_SUM:
+            raise LeaveToPython("sums that may be too large for columns")
+
+    def accept(self, rows: pa.RecordBatch, largest: int) -> None:
+        """Add rows that go with those before."""
+        self._bound += largest * len(rows)
+        self._schema = rows.schema
         self._waiting.append(rows)
         self._rows += len(rows)
         if self._rows >= ROWS_AT_ONCE:
@@ -241,10 +240,9 @@ class GroupedColumns:
             assert groups is not None
             yield self._entries(groups.slice(start, size))
 
-    def take_columns(self, upto: tuple[str, int] | None = None) -> pa.RecordBatch | None:
-        """All groups, or those whose key is not above a bound; leaves the others."""
+    def take_columns(self) -> pa.RecordBatch | None:
+        """All groups, as columns; leaves none."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         self._group()
         if len(self._grouped) > 1:
@@ -252,15 +250,8 @@ class GroupedColumns:
         if not self._grouped:
             return None
         groups, self._grouped, self._groups = self._grouped[0], [], 0
-        rest = groups[:0]
-        if upto is not None:
-            is_wanted = pc.less_equal(groups[upto[0]], upto[1])
-            groups, rest = groups.filter(is_wanted), groups.filter(pc.invert(is_wanted))
-        if len(rest):
-            self._grouped, self._groups = [rest], len(rest)
-        else:
-            self._schema = None
-        self._values.bound = _bound_of(rest)
+        self._schema = None
+        self._bound = 0
         batches = groups.combine_chunks().to_batches()
         if len(batches) > 1:
             return pa.concat_batches(batches)

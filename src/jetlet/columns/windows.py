@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from jetlet.columns import steps
 from jetlet.columns.accumulators import GroupedColumns, form_of, parts_of, summed
-from jetlet.columns.arrow import LeaveToPython, evaluate
+from jetlet.columns.arrow import LeaveToPython
 from jetlet.core.table import VALUE, Entry, Form, Table
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.aggregates.shape import Shape
@@ -32,17 +33,24 @@ FEWEST_PLACES = 1024
 
 
 class ColumnFrames:
-    """Events by key and frame, while they are columns."""
+    """Events by frame and key, while they are columns."""
 
-    def __init__(self, key: Node, shape: Shape, slide: int) -> None:
+    def __init__(self, key: Node, shape: Shape, length: int) -> None:
         self._key = key
-        self._slide = slide
-        self._groups = GroupedColumns(key, shape)
-        self.last_end: int | None = None
-        """When the last frame ends that has any events; ``None`` if none has."""
+        self._shape = shape
+        self._length = length
+        self._any = GroupedColumns(key, shape)
+        """Looks at rows before it is known which frame they are in."""
+        self._frames: dict[int, GroupedColumns] = {}
+        """By end."""
 
     def __bool__(self) -> bool:
-        return self.last_end is not None
+        return bool(self._frames)
+
+    @property
+    def last_end(self) -> int | None:
+        """When the last frame ends that has any events; ``None`` if none has."""
+        return max(self._frames, default=None)
 
     def add(self, table: Table, done_upto: int) -> Table:
         """Add events; those that are late are returned. Raises if the items are to tell."""
@@ -53,7 +61,7 @@ class ColumnFrames:
         times = table.times.to_numpy()
         if len(times) and max(abs(int(times.min())), abs(int(times.max()))) >= LARGEST:
             raise LeaveToPython("times")
-        ends = (np.floor_divide(times, self._slide) + 1) * self._slide
+        ends = (np.floor_divide(times, self._length) + 1) * self._length
         is_late = ends <= done_upto
         late = table[:0]
         if is_late.any():
@@ -61,41 +69,45 @@ class ColumnFrames:
             table = table.filter(pa.array(~is_late))
             ends = ends[~is_late]
         assert isinstance(late, Table)
-        if not len(table):
-            return late
-        keys = evaluate(self._key, table)
-        if keys.form != VALUE or not _is_stable(keys.array.type):
-            raise LeaveToPython("keys")
-        by_frame = Table.of_arrays([pa.array(ends), keys.array], Entry((VALUE, VALUE)))
-        self._groups.add(table, by_frame)
-        last = int(ends.max())
-        self.last_end = last if self.last_end is None else max(self.last_end, last)
+        if len(table):
+            self._add_rows(table, ends)
         return late
 
-    def take(self, upto: int | None = None) -> Iterator[tuple[int, Table]]:
-        """The frames that end up to a time, or all, each with a table of its entries."""
+    def _add_rows(self, table: Table, ends: Numbers) -> None:
         import numpy as np
         import pyarrow as pa
 
-        if self.last_end is None:
-            return
-        groups = self._groups.take_columns(None if upto is None else ("k0", upto))
-        if upto is None or self.last_end <= upto:
-            self.last_end = None
-        if groups is None or not len(groups):
-            return
-        ends = groups.column("k0").to_numpy()
-        order = np.argsort(ends, kind="stable")
-        ends = ends[order]
-        groups = groups.take(pa.array(order))
-        starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
-        columns = self._groups.accumulator_columns(groups)
-        form = Entry((VALUE, form_of(self._groups.shape)))
-        rows = Table.of_arrays([groups.column("k1"), *columns], form)
-        for start, end in zip(starts, [*starts[1:], len(ends)], strict=True):
-            frame = rows[int(start) : int(end)]
-            assert isinstance(frame, Table)
-            yield int(ends[start]), frame
+        rows, largest = self._any.rows_of(table)
+        if rows.schema.names[1:2] == ["k1"] or not _is_stable(rows.schema.types[0]):
+            raise LeaveToPython("keys")
+        if (ends[1:] < ends[:-1]).any():
+            order = np.argsort(ends, kind="stable")
+            ends, rows = ends[order], rows.take(pa.array(order))
+        starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1]))).tolist()
+        if len(rows) < steps.LEAST_ROWS * len(starts):
+            raise LeaveToPython("frames of few rows each")
+        parts = []
+        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
+            end = int(ends[start])
+            frame = self._frames.get(end) or GroupedColumns(self._key, self._shape)
+            part = rows.slice(start, stop - start)
+            frame.check(part, largest)  # all of them, before any is taken
+            parts.append((end, frame, part))
+        for end, frame, part in parts:
+            self._frames[end] = frame
+            frame.accept(part, largest)
+
+    def take(self, upto: int | None = None) -> Iterator[tuple[int, Table]]:
+        """The frames that end up to a time, or all, each with a table of its entries."""
+        form = Entry((VALUE, form_of(self._shape)))
+        for end in sorted(self._frames):
+            if upto is not None and end > upto:
+                return
+            frame = self._frames.pop(end)
+            groups = frame.take_columns()
+            if groups is not None:
+                columns = [groups.column("k0"), *frame.accumulator_columns(groups)]
+                yield end, Table.of_arrays(columns, form)
 
 
 def _is_stable(kind: pa.DataType) -> bool:

@@ -359,6 +359,11 @@ class SlidingWindowProcessor(EventStateProcessor):
             return
         frames: list[Frame] = []
         for end, table in self._column_frames.take(upto):
+            if self.is_turn_over():
+                if frames:
+                    yield frames
+                yield None
+                frames = []
             if self._partitioner is None:
                 frames.append(Frame(_ANYWHERE, end, table))
                 continue
