@@ -65,6 +65,18 @@ def test_values_of_a_vertex(tasklet):
     assert values["jetlet_vertex_events_total", "map", "late_events"] == 3
 
 
+def test_times_add_up_over_the_processors():
+    rows = []
+    for index in range(2):
+        row = TaskletMetrics("map", index).snapshot()
+        rows.append(("map", row | {"elapsed_ns": 4_000_000_000, "blocked_ns": 500_000_000}))
+
+    values = samples(FakeJob(rows=rows))
+
+    assert values["jetlet_vertex_elapsed_seconds_total", "map"] == 8.0
+    assert values["jetlet_vertex_blocked_seconds_total", "map"] == 1.0
+
+
 def test_calls_are_a_histogram_with_the_same_buckets_always(tasklet):
     families = {f.name: f for f in collect(FakeJob(rows=[("map", tasklet.snapshot())]))}
     family = families["jetlet_vertex_call_duration_seconds"]

@@ -147,7 +147,7 @@ def screen(
     named = state["bottleneck"]["vertex"]
     for row in sorted(state["vertices"], key=KEYS[sort][1]):
         name = Text(row["name"], "bold yellow" if row["name"] == named else "")
-        name.truncate(max(8, width - bar - 66), overflow="ellipsis")
+        name.truncate(max(8, width - bar - 58), overflow="ellipsis")
         table.add_row(
             name,
             _bar(row, bar),

@@ -35,6 +35,8 @@ _VERTEX: Final = (
     ("emitted_items_total", "Items emitted, once per outbound edge.", "emitted", 1),
     ("batches_total", "Batches taken.", "batches", 1),
     ("blocked_calls_total", "Calls in which the next queue was full.", "blocked_calls", 1),
+    ("blocked_seconds_total", "Time that items waited for room behind.", "blocked_ns", 1e-9),
+    ("elapsed_seconds_total", "Time since its processors began.", "elapsed_ns", 1e-9),
     ("stalled_calls_total", "Calls that left the input untouched.", "stalled_calls", 1),
     ("slow_calls_total", "Calls that held up their worker for 5 ms.", "slow_calls", 1),
     ("queue_items", "Items that wait in the queues into a vertex.", "queue_size", 1),
