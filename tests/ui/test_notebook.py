@@ -43,6 +43,7 @@ def test_a_stage_shows_its_place():
         "&lt;split&gt;"
     ]
     assert stage._repr_mimebundle_()["text/plain"] == repr(stage)
+    assert stage.map(str)._repr_mimebundle_()["text/plain"] == "Stage('map'): text"
 
 
 def test_show_has_the_first_items_of_a_stage(capsys):

@@ -20,6 +20,7 @@ from jetlet.core.edge import from_
 from jetlet.core.processor import Processor
 from jetlet.errors import JetletError
 from jetlet.jobs.console import in_notebook
+from jetlet.pipeline.expressions.data_types import ANY
 from jetlet.pipeline.transforms import Transform
 from jetlet.ui.job_view import JobView
 from jetlet.ui.svg import draw
@@ -79,12 +80,11 @@ def pipeline_bundle(pipeline: Pipeline, chosen: Transform | None = None) -> Bund
 
 
 def stage_bundle(stage: Stage[Any]) -> Bundle:
-    """Where a stage is in its pipeline, and its schema if it has one."""
+    """Where a stage is in its pipeline, and the type of its items if that is known."""
     bundle = pipeline_bundle(stage._pipeline, stage._transform)
     text = repr(stage)
-    schema = getattr(stage, "schema", None)
-    if schema is not None:
-        text += f"\n{schema}"
+    if stage.schema != ANY:
+        text += f": {stage.schema}"
     return bundle | {"text/plain": text}
 
 
