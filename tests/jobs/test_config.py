@@ -50,6 +50,10 @@ def test_nothing_is_told_of_a_job_whose_settings_all_have_an_effect(tmp_path, ca
     ("wrong", "message"),
     [
         ({"packet_size": 0}, "in bytes, not 0"),
+        ({"ports": (2, 1)}, r"such as \(40000, 40100\), not \(2, 1\)"),
+        ({"ports": (0, 5)}, "the first and the last one"),
+        ({"ports": (5, 70_000)}, "the first and the last one"),
+        ({"ports": 40_000}, "the first and the last one"),
         ({"call_budget": 0.0}, "in seconds and positive"),
         ({"link_timeout": 1.0}, r"link_timeout must be 2\.0 s or more"),
     ],

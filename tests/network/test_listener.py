@@ -235,3 +235,19 @@ def test_guest_with_a_wrong_secret_learns_nothing_and_is_turned_away(use):
         assert not door.ends[0].ready.is_set()
 
     use(test)
+
+
+def test_ports_are_taken_one_after_the_other_until_there_is_none_left(use):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        async def test(door):
+            found = int(door.listener.address.rpartition(":")[2])
+            assert port < found <= min(port + 200, 65_535)
+            await passes(door)
+            with pytest.raises(JetletError, match=rf"from {port} to {port} are all taken"):
+                Listener.open(lambda refused: None, ports=(port, port))
+
+        use(test, ports=(port, min(port + 200, 65_535)))

@@ -27,7 +27,7 @@ OF_SNAPSHOTS = (
     "allow_older_snapshot",
 )
 OF_RESTARTS = ("max_restarts", "restart_pause", "max_restart_pause")
-OF_MEMBERS = ("link_timeout", "packet_size", "tls")
+OF_MEMBERS = ("link_timeout", "packet_size", "ports", "tls")
 MIN_LINK_TIMEOUT = 2.0
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
@@ -84,6 +84,9 @@ class JobConfig:
     packet_size: int = PACKET_LIMIT
     """Bytes that a packet from one member to another should have at the most. Larger ones cost less
     for each item, smaller ones come sooner."""
+    ports: tuple[int, int] | None = None
+    """First and last of the ports at which members listen, and the submitting process, where they
+    meet over a network: for a firewall that lets these through. By default any that are free."""
     tls: Tls | bool | None = None
     """Whether what members send each other, and the submitting process, is encrypted. By default it
     is as soon as it leaves this machine. ``True`` makes certificates for the job, as the default
@@ -138,6 +141,10 @@ class JobConfig:
         if not isinstance(self.tls, Tls | bool | None):
             raise InvalidArgumentError(
                 f"tls is True, False or Tls(certificate, key, ca), not {self.tls!r}"
+            )
+        if self.ports is not None and not _are_ports(self.ports):
+            raise InvalidArgumentError(
+                f"ports are the first and the last one, such as (40000, 40100), not {self.ports!r}"
             )
         if self.packet_size < 1:
             raise InvalidArgumentError(f"packet_size is in bytes, not {self.packet_size}")
@@ -213,3 +220,10 @@ class JobConfig:
         raise InvalidArgumentError(
             f'{what} needs a place for snapshots: write JobConfig(snapshot_dir="state", ...)'
         )
+
+
+def _are_ports(ports: object) -> bool:
+    if not isinstance(ports, tuple) or len(ports) != 2:
+        return False
+    first, last = ports
+    return type(first) is int and type(last) is int and 1 <= first <= last <= 65535

@@ -39,6 +39,7 @@ class Hub:
         beat: float = BEAT,
         directory: str | None = None,
         host: str = "127.0.0.1",
+        ports: tuple[int, int] | None = None,
         tls: Credentials | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
@@ -51,6 +52,7 @@ class Hub:
         self._beat = beat
         self._directory = directory
         self._host = host
+        self._ports = ports
         self._tls = tls
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._senders: Mapping[tuple[int, int], SenderTasklet] = {}
@@ -70,6 +72,7 @@ class Hub:
             ),
             directory=self._directory,
             host=self._host,
+            ports=self._ports,
             tls=self._tls.server_context() if self._tls is not None else None,
         )
         return self.listener.address

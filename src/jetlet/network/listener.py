@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import secrets
 import socket
@@ -85,16 +86,18 @@ class Listener:
         *,
         directory: str | None = None,
         host: str = "127.0.0.1",
+        ports: tuple[int, int] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Listener:
         """Listen in ``directory`` if there is one and no need for TLS, else at a port of ``host``.
 
-        ``directory`` must be private to this user, as those of ``tempfile`` are.
+        ``directory`` must be private to this user, as those of ``tempfile`` are. ``ports`` are the
+        first and the last of those to choose from, if not any will do.
         """
         listening = None
         if directory is not None and tls is None:
             listening = _unix_socket(directory)
-        return cls(listening or _tcp_socket(host), make, tls)
+        return cls(listening or _tcp_socket(host, ports), make, tls)
 
     def _accept(self) -> None:
         """Take one connection per turn of the loop, whoever knocks."""
@@ -240,16 +243,34 @@ def _unix_socket(directory: str) -> socket.socket | None:
     return listening
 
 
-def _tcp_socket(host: str) -> socket.socket:
+def _tcp_socket(host: str, ports: tuple[int, int] | None) -> socket.socket:
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        try:
+            return _at_port(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise JetletError(f"cannot listen at {host}, port {port}: {error}") from error
+    raise JetletError(
+        f"cannot listen at {host}: the ports from {first} to {last} are all taken; let there be "
+        f"more of them in JobConfig(ports=...): one for each member of a host, and one for the "
+        f"submitting process"
+    )
+
+
+def _at_port(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
-        listening.bind((host, 0))
+        if port:
+            # The connections of an attempt that has just ended are no reason not to listen.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
         listening.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         listening.close()
-        raise JetletError(f"cannot listen at {host}: {error}") from error
+        raise
     return listening
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobStatus, Pipeline, agg, sinks, sources, whole_item
+from jetlet import EmbeddedEngine, JobConfig, JobStatus, Pipeline, agg, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, ProcessorSupplier, Vertex, between
 from jetlet.errors import (
     InvalidArgumentError,
@@ -614,3 +614,19 @@ def test_stuck_function_does_not_outlive_the_job(engine, monkeypatch):
 def _is_ours(name):
     """Not the thread that shows a JVM's output: Spark tests in the same process leave it."""
     return name.startswith("jetlet") and not name.startswith("jetlet-spark")
+
+
+def test_members_listen_at_the_ports_that_a_firewall_lets_through():
+    first, last = 21_000, 21_400
+
+    def reached(item):
+        """Ports of the range to which something on this machine is connected."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        ports = {int(line[1].partition(":")[2], 16) for line in lines if line[3] == "01"}
+        return sorted(port for port in ports if first <= port <= last)
+
+    p, out = Pipeline("ports"), sinks.collect()
+    p.read_from(sources.items([1, 2])).rebalance().map(reached).write_to(out)
+    with EmbeddedEngine(members=2) as engine:
+        engine.submit(p, JobConfig(tls=True, ports=(first, last))).join(PROMPT)
+    assert all(len(ports) >= 2 for ports in out.items), "of who submitted, and of a member"

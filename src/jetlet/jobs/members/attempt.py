@@ -150,6 +150,7 @@ class MembersAttempt:
             self._connection,
             directory=self._directory.name if self._directory is not None else None,
             host=config.host,
+            ports=self._run.config.ports,
             tls=config.tls.server_context() if config.tls is not None else None,
         )
         ticks: asyncio.Task[None] | None = None
@@ -179,6 +180,7 @@ class MembersAttempt:
             path=[str(path) for path in sys.path],
             directory=self._directory.name if self._directory is not None else None,
             host=config.host,
+            ports=self._run.config.ports,
             tls=config.tls,
             log_level=logging.getLogger().getEffectiveLevel(),
             link_limit=self._coordinator.link_limit,

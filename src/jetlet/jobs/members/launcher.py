@@ -48,6 +48,8 @@ class Bootstrap:
     directory: str | None = None
     """A private directory for Unix sockets; without it members listen at a port of ``host``."""
     host: str = "127.0.0.1"
+    ports: tuple[int, int] | None = None
+    """First and last of the ports to listen at, if not any will do."""
     tls: Credentials | None = None
     log_level: int = 30
     link_limit: float = LINK_LIMIT
@@ -66,7 +68,12 @@ class Bootstrap:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """From what was in that line."""
         tls = values.pop("tls")
-        return cls(**values, tls=None if tls is None else Credentials(**tls))
+        ports = values.pop("ports")
+        return cls(
+            **values,
+            ports=None if ports is None else (ports[0], ports[1]),
+            tls=None if tls is None else Credentials(**tls),
+        )
 
     def __repr__(self) -> str:
         return f"Bootstrap(member {self.index} of {self.count}, {self.address})"

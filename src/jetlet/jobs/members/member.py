@@ -297,6 +297,7 @@ class Member:
             beat=bootstrap.beat,
             directory=bootstrap.directory,
             host=bootstrap.host,
+            ports=bootstrap.ports,
             tls=bootstrap.tls,
         )
         address = self._hub.listen()
