@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetlet.errors import InvalidArgumentError
+from jetlet.pipeline.cells import Cell, running_cell
 from jetlet.pipeline.checks import check_name, check_parallelism, without_parentheses
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stage import Stage
@@ -32,6 +33,8 @@ class Pipeline:
         self.name = name
         self.preserve_order = preserve_order
         self._transforms: list[Transform] = []
+        self._cells: list[Cell] = []
+        """Cells of a notebook that have added to it."""
 
     @overload
     def read_from(
@@ -88,10 +91,24 @@ class Pipeline:
         return tuple(self._transforms)
 
     def _add(self, transform: Transform) -> Transform:
+        cell = running_cell()
+        if cell is not None:
+            self._check_cell(cell)
         # Both ask those before it. These know by now, so that this never goes deep.
         _ = transform.is_stream, transform.has_timestamps
         self._transforms.append(transform)
         return transform
+
+    def _check_cell(self, cell: Cell) -> None:
+        for before in self._cells:
+            if before.run != cell.run and before.names & cell.names:
+                raise InvalidArgumentError(
+                    f"this cell has been run before, and pipeline {self.name!r} has its stages "
+                    f"already: results would come twice. Run the cell with Pipeline({self.name!r}) "
+                    f"again first, or put both into one cell"
+                )
+        if cell not in self._cells:
+            self._cells.append(cell)
 
     # The planner and the engines are built on top of pipelines. The methods below are a
     # convenience that reaches up to them, and import them only when called.
