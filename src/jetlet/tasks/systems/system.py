@@ -47,8 +47,8 @@ class Polled(NamedTuple):
 class SystemConsumer(ABC):
     """Reads some partitions of one system.
 
-    It is not a :class:`~jetlet.pipeline.stream_source.StreamReader`, although both poll. A task chooses between
-    its partitions from one poll to the next, pauses some and never comes to an end; it commits the
+    It is not a ``StreamReader`` of pipelines, although both poll. A task chooses between its
+    partitions from one poll to the next, pauses some and never comes to an end; it commits the
     offsets of messages that are processed, which need not be those that were read. A reader of a
     pipeline gives all of its partitions in one go, may end, and its position is a part of the
     snapshot. What they share, such as the clients of Kafka and Redis, lies below both.
