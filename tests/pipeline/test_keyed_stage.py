@@ -120,6 +120,7 @@ class TestProcess:
         ("arguments", "options", "message"),
         [
             ((int,), {}, r"write class int\(jetlet.KeyedProcess\), with on_item"),
+            ((KeyedProcess,), {}, r"KeyedProcess has no on_item: write def on_item\(self, ctx"),
             ((5,), {}, "a KeyedProcess, or a function of context, state and item"),
             ((Nothing,), {"on_timer": print}, "has a method for it: leave out on_timer"),
             ((print,), {"create": []}, "a function as create"),
@@ -164,6 +165,7 @@ class TestMapAsync:
         assert (transform.max_concurrency, transform.retries, transform.timeout) == (3, 2, 1.5)
         assert transform.key_fn is not None and not transform.is_ordered
         assert stage.name == "map-async" and stage.has_timestamps
+        assert transform.fn.__name__ == "fetch"
         with pytest.raises(InvalidArgumentError, match="max_concurrency must be a whole number"):
             keyed.map_async(fetch, max_concurrency=0)
         with pytest.raises(InvalidArgumentError, match="map_async takes a service factory"):

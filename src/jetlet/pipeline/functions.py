@@ -8,6 +8,7 @@ by another name.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.partitioning import stable_hash
@@ -86,6 +87,7 @@ def with_key_of_item(
 ) -> Callable[[Any], Awaitable[R]]:
     """A coroutine function of an item that is one of the key and the item."""
 
+    @wraps(fn)
     def of_item(item: Any) -> Awaitable[R]:
         return fn(key_fn(item), item)
 
@@ -97,6 +99,7 @@ def with_service_and_key(
 ) -> Callable[[Any, Any], Awaitable[R]]:
     """The same with a service before them."""
 
+    @wraps(fn)
     def of_service_and_item(service: Any, item: Any) -> Awaitable[R]:
         return fn(service, key_fn(item), item)
 

@@ -165,6 +165,12 @@ def keyed_process(
             raise InvalidArgumentError(
                 f"process: a KeyedProcess has a method for it: leave out {given[0][0]}"
             )
+        kind = process if is_class else type(process)
+        if kind.on_item is KeyedProcess.on_item:
+            raise InvalidArgumentError(
+                f"process: {kind.__name__} has no on_item: write def on_item(self, ctx, state, "
+                f"item) in it"
+            )
         make: Callable[[], KeyedProcess[Any, Any, Any]] = process if is_class else lambda: process
         return make
     if is_class:
