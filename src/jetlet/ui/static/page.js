@@ -495,7 +495,7 @@ function showTime(job, key) {
       sources.length ? table(["source", "member", "processor", "watermark (UTC)", "behind the clock"], sources.flatMap((v) => v.processors.map((p) => [v.name, String(p.member), String(p.processor), p.watermark === null ? "none so far" : moment(p.watermark), p.is_idle ? "idle" : p.lag_ms === null ? "–" : duration(p.lag_ms)]))) : null,
       idle.length ? make("p", { class: "empty" }, `Idle, so that nobody waits for them: ${idle.join(", ")}.`) : null,
       job.latency?.length ? make("h3", {}, "From source to sink") : null,
-      job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), duration(l.p50_ms), duration(l.p99_ms), duration(l.p999_ms), duration(l.longest_ms)])) : null,
+      job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), ...[l.p50_ms, l.p99_ms, l.p999_ms, l.longest_ms].map((ms) => (ms < 1 ? "under 1 ms" : duration(ms)))])) : null,
     ];
   });
 }
