@@ -8,10 +8,10 @@ of them, and :meth:`~Incremental.apply_change` brings a processor that is behind
 date. Nothing is remembered before, so an engine that takes snapshots only pays nothing.
 
 Incremental are the stateful ``map``, ``filter`` and ``flat_map``, also with a time-to-live,
-``process`` with its timers, ``rolling_aggregate``, ``distinct``, all windows (tumbling, sliding, session, and joins in them),
-and the interval join. The other processors that have state save all of it each time: ``hash_join``
-(its build sides), ``map_async`` (items in flight), timestamps (one number), ``sort`` and
-aggregates without a window, which belong to bounded input.
+``process`` with its timers, ``rolling_aggregate``, ``distinct``, all windows (tumbling, sliding,
+session, and joins in them), and the interval join. The other processors that have state save all of
+it each time: ``hash_join`` (its build sides), ``map_async`` (items in flight), timestamps (one
+number), ``sort`` and aggregates without a window, which belong to bounded input.
 """
 
 from __future__ import annotations
