@@ -80,6 +80,7 @@ def test_the_job_is_cancelled_and_no_process_is_left(tmp_path, short_lived):
 
 
 PLAIN = """
+import logging
 import time
 from pathlib import Path
 from jetlet import JobConfig, Pipeline, service, sinks, sources
@@ -103,6 +104,8 @@ def main():
         print("interrupted")
 
 if __name__ == "__main__":
+    logging.basicConfig()
+    logging.getLogger("jetlet.job").setLevel(logging.INFO)
     main()
 """
 
@@ -130,5 +133,6 @@ def test_plain_run_on_members_ends_them_in_good_order(tmp_path, short_lived):
         said, told = process.communicate(timeout=120)
     assert (process.returncode, said) == (0, "interrupted\n")
     assert "Traceback" not in told
+    assert "job endless was cancelled" in told
     assert (tmp_path / "member.closed").exists()
     eventually(lambda: not marked(mark.encode()))
