@@ -39,7 +39,7 @@ def outcome(
     elif isinstance(failure, JobFailedError):
         # Whoever raised it knows better what failed, and perhaps that a restart may cure it.
         vertex, item = failure.vertex or vertex, failure.item or item
-        kind, text = type(failure), str(failure)
+        kind, text = type(failure), str(failure).removeprefix(f"job {job_name!r} failed: ")
     where = f" in vertex {vertex!r}" if vertex else ""
     if step and step != vertex:
         where += f" (stage {step!r})"
