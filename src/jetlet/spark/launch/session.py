@@ -48,7 +48,7 @@ from jetlet.spark.launch.settings import (
     early_settings,
     is_local,
 )
-from jetlet.spark.launch.versions import is_classic
+from jetlet.spark.launch.versions import imported_by_pyspark, is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,13 +74,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: What the import of pyspark and the first job need, loaded while the JVM comes up.
-_NEEDED_LATER = (
-    "pyspark.sql",
-    "pandas",
-    "pyarrow",
-    "pyspark.testing.utils",
-    "jetlet.spark.batch.runner",
-)
+_NEEDED_LATER = ("pyspark.sql", "pandas", "pyarrow", "jetlet.spark.batch.runner")
 
 _KEPT_LOGS = 20
 
@@ -361,7 +355,7 @@ def _workers_find_pyspark(home: Path) -> bool:
 def _import_meanwhile() -> None:
     """Import what is needed later, while the JVM keeps us waiting anyway."""
     _quieten_pandas_warning()
-    for module in _NEEDED_LATER:
+    for module in (*_NEEDED_LATER, *imported_by_pyspark()):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
 

@@ -39,6 +39,7 @@ __all__ = [
     "check_remote_batches",
     "check_version",
     "checkpoint_file_manager",
+    "imported_by_pyspark",
     "is_classic",
     "kept_on_two_executors",
     "repartition_by_id",
@@ -136,6 +137,11 @@ def arrow_batches(frame: DataFrame) -> Iterable[pa.RecordBatch]:
     client = old._session.client
     table, _ = client.to_table(old._plan.to_proto(client))
     return table.to_batches()  # type: ignore[no-any-return]
+
+
+def imported_by_pyspark() -> tuple[str, ...]:
+    """What PySpark imports with the first job. Before 4.0 it does not, and it takes long to."""
+    return ("pyspark.testing.utils",) if package_version() >= (4, 0) else ()
 
 
 def kept_on_two_executors(frame: DataFrame) -> DataFrame:

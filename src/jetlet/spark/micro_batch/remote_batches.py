@@ -46,7 +46,7 @@ class RemoteBatches:
         self._take = take
         self._key = f"spark.jetlet.batch.{uuid.uuid4().hex}"
         self._others: dict[str, Any] = {}
-        """Sessions on the server beside ours, by id: a query has one of its own from 4.2 on."""
+        """Sessions on the server beside ours, by id: from 4.3 on a query has one of its own."""
         self._is_stopped = threading.Event()
         self._lives = 0
         self._show_life()
