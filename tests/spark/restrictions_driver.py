@@ -50,15 +50,6 @@ def members(engine: SparkEngine, directory: Path) -> Any:
     return dict(out.items)
 
 
-def refusal(engine: SparkEngine, directory: Path) -> Any:
-    p = Pipeline("refused")
-    p.read_from(sources.items([1])).map(whole_item).write_to(sinks.collect())
-    try:
-        engine.submit(p).join(PATIENCE)
-    except JetletError as error:
-        return str(error)
-
-
 def members_refusal(engine: SparkEngine, directory: Path) -> Any:
     p = Pipeline("refused")
     p.read_from(sources.item_stream(10)).without_timestamps().write_to(sinks.collect())
@@ -116,8 +107,6 @@ RESTRICTIONS: dict[str, tuple[dict[str, object], Callable[[], None] | None, tupl
         (batch, members),
     ),
     "without_jetlet": ({}, python_of_executors("BARE_PYTHON"), (batch, members)),
-    "without_pyarrow": ({}, python_of_executors("EMPTY_PYTHON"), (refusal,)),
-    "another_python": ({}, python_of_executors("OTHER_PYTHON"), (refusal,)),
 }
 
 

@@ -160,3 +160,30 @@ def test_what_was_to_be_kept_and_is_lost_can_be_run_again():
     error = explain(RuntimeError(said), "job")
     assert isinstance(error, RestartableError)
     assert "run the job again" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "explained"),
+    [
+        (
+            (
+                "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
+                "driver: 3.11, PySpark cannot run with different minor versions."
+            ),
+            "the executors run Python 3.12, and this program",
+        ),
+        (
+            (
+                "[PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 12) than that in "
+                "driver 3.11, PySpark cannot run with different minor versions."
+            ),
+            "the executors run Python 3, 12, and this program",
+        ),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "pyarrow cannot be imported where"),
+        ("Python worker failed to connect back.", "a Python worker took too long to start"),
+    ],
+)
+def test_what_executors_lack_is_explained_in_one_line(said, explained):
+    text = str(explain(Exception(f"Job aborted due to stage failure: {said}\n\tat x"), "job"))
+    assert text.startswith(f"job 'job' failed on Spark: {explained}")
+    assert "\n" not in text
