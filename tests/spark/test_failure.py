@@ -174,8 +174,8 @@ def test_what_was_to_be_kept_and_is_lost_can_be_run_again():
         ),
         (
             (
-                "[PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 12) than that "
-                "in driver 3.11, PySpark cannot run with different minor versions."
+                "[PYTHON_VERSION_MISMATCH] Python in worker has different version (3, 12) than "
+                "that in driver 3.11, PySpark cannot run with different minor versions."
             ),
             "the executors run Python 3, 12, and this program",
         ),
