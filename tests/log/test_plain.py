@@ -84,7 +84,9 @@ def test_classes_of_plain_values_are_known(value):
 
 
 @pytest.mark.parametrize(
-    "value", [Point(1, 2), os.system, Point, lambda: 1, ValueError("no"), pytest], ids=repr
+    "value",
+    [Point(1, 2), os.system, Point, lambda: 1, ValueError("no"), pytest],
+    ids=["tuple", "function", "class", "lambda", "error", "module"],
 )
 def test_others_are_refused_when_they_are_written(value):
     with pytest.raises(TypeError, match="is no class of plain values"):
