@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from jetlet import Pipeline, agg, col, record, sinks, sources, windows
-from jetlet.cli.plan_view import tree
+from jetlet.ui.plan_view import tree
 from jetlet.planner.planner import plan
 
 TABLE = pa.table({"user": ["a"], "n": [1], "at": [5]})
