@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from jetlet import Pipeline, agg, col, record, sinks, sources, windows
-from jetlet.ui.plan_view import tree
 from jetlet.planner.planner import plan
+from jetlet.ui.plan_view import tree
 
 TABLE = pa.table({"user": ["a"], "n": [1], "at": [5]})
 
