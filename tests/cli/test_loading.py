@@ -209,3 +209,20 @@ class TestImporting:
         first = load("job_once.py").what
         assert isinstance(first, Pipeline)
         assert load("./job_once.py").what is first
+
+
+def test_a_file_that_submits_its_job_is_not_run_twice(project):
+    project.write(
+        "submits.py",
+        """
+        from jetlet import EmbeddedEngine, Pipeline, sinks, sources
+        p = Pipeline("p")
+        p.read_from(sources.items([1])).write_to(sinks.logger())
+        with EmbeddedEngine() as engine:
+            engine.submit(p).join()
+        """,
+    )
+    refused = project.jetlet("run", "submits.py", "--on", "embedded")
+    assert refused.exit_code == 2
+    assert "'p' is submitted while its file is loaded: put submit() under" in refused.stderr
+    assert refused.stdout == ""

@@ -25,6 +25,7 @@ from jetlet.cli.arguments import bind
 from jetlet.cli.failures import Refused, describe, place_of
 from jetlet.core.dag import DAG
 from jetlet.errors import PlanningError
+from jetlet.jobs.engine import EngineJobs
 from jetlet.jobs.job import Job
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.tasks.application import TaskApplication
@@ -167,10 +168,11 @@ def _put_first(directory: Path) -> None:
 @contextmanager
 def _loading(what: str, home: Path) -> Iterator[None]:
     """Turn what goes wrong while a module is imported into a message with its place."""
-    run = running.run
+    run, start = running.run, EngineJobs.start
     # A file that runs its pipeline when it is imported would run it twice here, and again in
     # every process that imports it to find its functions.
     running.run = _refuse_to_run
+    EngineJobs.start = _refuse_to_start  # type: ignore[method-assign]
     try:
         yield
     except SystemExit as error:
@@ -182,6 +184,14 @@ def _loading(what: str, home: Path) -> Iterator[None]:
         raise _load_error(what, error, home) from error
     finally:
         running.run = run
+        EngineJobs.start = start  # type: ignore[method-assign]
+
+
+def _refuse_to_start(self: EngineJobs, job: Job, parallelism: int) -> Job:
+    raise PlanningError(
+        f"{job.name!r} is submitted while its file is loaded: put submit() under "
+        f'if __name__ == "__main__":'
+    )
 
 
 def _refuse_to_run(pipeline: Pipeline | TaskApplication, *args: Any, **options: Any) -> Job:

@@ -209,7 +209,8 @@ def run(
     stream. The exit code is 0 if the job completed, 1 if it failed, 2 if something is wrong with
     the command or the pipeline, 130 after Ctrl-C or 'jetlet cancel', which cancel the job. A second
     Ctrl-C ends at once. After SIGTERM a job with snapshots stops with one, and tasks when what they
-    have read is done; the exit code is then 0, and the next run goes on from there.
+    have read is done; the exit code is then 0, and the next run goes on from there. Any other job
+    is cancelled, and the exit code is 143.
 
     With --guarantee the job takes snapshots, and goes on from the last one after a failure; and so
     does the next 'jetlet run' with the same --snapshot-dir, however this one has ended, unless it
@@ -465,6 +466,7 @@ class _Runner:
         stop = self._stop
         if stop is not None and stop.is_orderly:
             _say(f"{job.name} stopped after {elapsed}, to go on from there: {view.summary()}")
+            self._say_what_held_it_back(view)
             return 0
         if error is None:
             if not self._quiet:

@@ -54,7 +54,8 @@ def check_choice(what: str, value: Any, *choices: str) -> None:
     """One of a few strings."""
     if value not in choices:
         *most, last = map(repr, choices)
-        raise InvalidArgumentError(f"{what}={value!r}: write {', '.join(most)} or {last}")
+        allowed = f"{', '.join(most)} or {last}" if most else last
+        raise InvalidArgumentError(f"{what}={value!r}: write {allowed}")
 
 
 def check_start(what: str, start: Any, places: str, *words: str, parameter: str = "start") -> None:

@@ -87,7 +87,8 @@ class Stage(BasicStage[T]):
                 hint = f": write .grouping_key(key_fn).window(windows.tumbling(1000)).{name}(...)"
             else:
                 hint = idioms.hint(name, idioms.STAGE_IDIOMS, dir(Stage))
-            raise AttributeError(f"a stage has no {name!r}{hint}")
+            # Named, Python adds no guess of its own to ours.
+            raise AttributeError(f"a stage has no {name!r}{hint}", name=name)
 
     # --- With state -------------------------------------------------------------------------
 
