@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import uuid
@@ -7,6 +8,7 @@ from collections import Counter, OrderedDict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from importlib import import_module
 from ipaddress import ip_address
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from jetlet import DeadLetter, RawRecord, WindowResult
 from jetlet.errors import BadRecordError
 from jetlet.log import Log, plain
+from jetlet.pipeline.windows import EarlyWindowResult
 
 
 class Point(NamedTuple):
@@ -72,6 +75,7 @@ def test_plain_values_come_back_as_they_were(value):
         uuid.UUID(int=7),
         ip_address("10.0.0.1"),
         WindowResult(0, 10, "key", 3),
+        EarlyWindowResult(0, 10, "key", 3),
         DeadLetter("item", "stage", "ValueError", "no"),
         RawRecord("file", 3, None, "text"),
     ],
@@ -119,6 +123,39 @@ def test_a_log_calls_nothing_that_its_writers_name(tmp_path, fn, args):
         log.append([Evil(fn, *args)])
     with Log(directory) as log, pytest.raises(BadRecordError, match="serializer='pickle'"):
         log.read(0, 0)
+
+
+def attack(module, name, state):
+    """Sets attributes on a class that a pickle may name."""
+    return b"c" + f"{module}\n{name}\n".encode() + pickle.dumps((None, state), 0)[:-1] + b"b."
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    sorted({*plain._NAMES, *plain._MAKERS}),
+    ids=lambda value: value.rpartition(".")[2],
+)
+def test_nothing_can_be_set_on_a_class(module, name):
+    kind = getattr(import_module(module), name)
+    with contextlib.suppress(Exception):
+        plain.loads(attack(module, name, {"pwned": 1, "__add__": "pwned"}))
+    assert not hasattr(kind, "pwned")
+    assert kind.__dict__.get("__add__") != "pwned"
+
+
+@pytest.mark.parametrize(
+    ("maker", "arguments"),
+    [
+        (deque, (range(10**10),)),
+        (Fraction, ("1e3000000",)),
+        (Counter, (range(10**10),)),
+        (OrderedDict, (range(10**10),)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_small_record_does_not_become_a_large_value(maker, arguments):
+    with pytest.raises(BadRecordError, match="made of something else"):
+        plain.loads(pickle.dumps(Evil(maker, *arguments), 5))
 
 
 def test_a_name_within_a_known_one_is_not_followed():

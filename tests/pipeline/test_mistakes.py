@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet import KeyedProcess, Pipeline, agg, sinks, sources, whole_item
 from jetlet.errors import InvalidArgumentError
 
 
@@ -77,3 +77,42 @@ def test_hints_do_not_get_in_the_way_of_copying(stage):
     keyed = stage.grouping_key(whole_item)
     assert copy.copy(keyed)._key_fn is whole_item
     assert pickle.loads(pickle.dumps(keyed))._key_fn is whole_item
+
+
+class Yields(KeyedProcess):
+    def on_item(self, ctx, state, item):
+        yield item
+
+
+class Awaits(KeyedProcess):
+    async def on_item(self, ctx, state, item):
+        ctx.emit(item)
+
+
+class Needs(KeyedProcess):
+    def __init__(self, limit):
+        self.limit = limit
+
+    def on_item(self, ctx, state, item):
+        ctx.emit(item)
+
+
+def yielding(ctx, state, item):
+    yield item
+
+
+@pytest.mark.parametrize(
+    ("process", "message"),
+    [
+        (Yields, r"Yields.on_item yields, .*write ctx.emit\(item\)"),
+        (Yields(), "Yields.on_item yields"),
+        (yielding, "the function yields"),
+        (Awaits, r"Awaits.on_item is a coroutine function: .*\.map_async"),
+        (Needs, r"give an instance, \.process\(Needs\(\.\.\.\)\)"),
+    ],
+    ids=["class", "instance", "function", "coroutine", "arguments"],
+)
+def test_a_process_that_could_do_nothing_is_refused(process, message):
+    stage = Pipeline("p").read_from(sources.items([1]))
+    with pytest.raises(InvalidArgumentError, match=message):
+        stage.grouping_key(lambda n: n).process(process)

@@ -159,6 +159,11 @@ class GroupedColumns:
         self._bound = 0
         """What no sum of integers exceeds."""
 
+    @property
+    def key_form(self) -> Form:
+        """The form of the keys that it has seen last."""
+        return self._key_form
+
     def __len__(self) -> int:
         """How many groups there are, at the most."""
         return self._groups + self._rows
@@ -177,7 +182,11 @@ class GroupedColumns:
         if not _is_hashable(keys.form):
             raise LeaveToPython("keys that are none")
         for column in keys.columns.columns:
-            if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+            if (
+                pa.types.is_nested(column.type)
+                or pa.types.is_null(column.type)
+                or isinstance(column.type, pa.BaseExtensionType)
+            ):
                 raise LeaveToPython(f"keys of {column.type}")
         values, largest = self._values.of(table)
         arrays = [*keys.columns.columns, *values]
@@ -197,21 +206,20 @@ class GroupedColumns:
 
     def accept(self, rows: pa.RecordBatch, largest: int) -> None:
         """Add rows that go with those before."""
+        if self._rows >= ROWS_AT_ONCE:
+            self._group()  # before: what fails here must not take, or lose, any of these
         self._bound += largest * len(rows)
         self._schema = rows.schema
         self._waiting.append(rows)
         self._rows += len(rows)
-        if self._rows >= ROWS_AT_ONCE:
-            self._group()
 
     def _group(self) -> None:
         """Group the rows that wait; and all groups, when there are many that may be of one key."""
         import pyarrow as pa
 
         if self._rows:
-            rows = pa.Table.from_batches(self._waiting)
+            grouped = self._reduced(pa.Table.from_batches(self._waiting), first=True)
             self._waiting, self._rows = [], 0
-            grouped = self._reduced(rows, first=True)
             self._grouped.append(grouped)
             self._groups += len(grouped)
         if len(self._grouped) > 1:

@@ -373,6 +373,8 @@ def _exact(value: Any) -> Any:
 
     if _is_float(value):
         return _floats(value)
+    if not (_is_integer(value) or _is_boolean(value)):
+        raise LeaveToPython(str(value.type))
     value = _integers(value)
     if isinstance(value, pa.Scalar):
         least = most = value.as_py()
@@ -518,8 +520,8 @@ def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
         kind = left.type
         if _is_text(left) or _is_boolean(left) or types.is_date32(kind) or types.is_binary(kind):
             return left, right
-        if types.is_timestamp(kind) and kind.unit != "ns":
-            return left, right
+        if types.is_timestamp(kind) and kind.unit != "ns" and kind.tz in (None, "UTC"):
+            return left, right  # in other zones Python compares what clocks show
     numbers = [_is_integer(v) or _is_boolean(v) or _is_float(v) for v in (left, right)]
     if not all(numbers):
         raise LeaveToPython(f"{left.type} and {right.type}")
@@ -691,9 +693,31 @@ def _part(name: str, *, of_day: bool) -> Callable[[Any], Any]:
         if not (types.is_timestamp(kind) and kind.unit != "ns"):
             if not (of_day and types.is_date32(kind)):
                 raise LeaveToPython(str(kind))
+        elif kind.tz not in (None, "UTC"):
+            _refuse_far_times(value)
         return getattr(pc, name)(value).cast(pa.int64())
 
     return kernel
+
+
+_ZONES_AGREE = (65_750_400, 2_145_916_800)
+"""From 1972-02 to the end of 2037: before there are offsets with seconds, which Arrow gets wrong,
+and after it knows of no summer time."""
+_TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000}
+
+
+def _refuse_far_times(value: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ticks = value.cast(pa.int64())
+    if isinstance(ticks, pa.Scalar):
+        least = most = ticks.as_py()
+    else:
+        least, most = pc.min_max(ticks).as_py().values()
+    low, high = (bound * _TICKS[value.type.unit] for bound in _ZONES_AGREE)
+    if least is not None and not low <= least <= most < high:
+        raise LeaveToPython("times for which Arrow has other offsets")
 
 
 _ms_of_second, _us_of_ms = _part("millisecond", of_day=False), _part("microsecond", of_day=False)

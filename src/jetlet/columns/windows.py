@@ -78,7 +78,7 @@ class ColumnFrames:
         import pyarrow as pa
 
         rows, largest = self._any.rows_of(table)
-        if rows.schema.names[1:2] == ["k1"] or not _is_stable(rows.schema.types[0]):
+        if self._any.key_form != VALUE or not _is_stable(rows.schema.types[0]):
             raise LeaveToPython("keys")
         if (ends[1:] < ends[:-1]).any():
             order = np.argsort(ends, kind="stable")

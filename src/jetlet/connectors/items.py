@@ -116,6 +116,8 @@ def _range_table(numbers: range) -> Sequence[Any]:
     import numpy as np
     import pyarrow as pa
 
+    if not all(-(2**63) <= end < 2**63 for end in (numbers[0], numbers[-1])):
+        return list(numbers)  # numpy would wrap them around
     try:
         values = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
     except OverflowError:

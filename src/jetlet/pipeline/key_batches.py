@@ -25,7 +25,7 @@ class KeyBatches(KeyedProcess[list[Any], Any, Batch]):
 
     def on_item(self, ctx: ProcessContext[Batch], state: list[Any], item: Any) -> None:
         state.append(item)
-        if len(state) == self.size:
+        if len(state) >= self.size:  # it may have been larger when the state was saved
             self.on_end(ctx, state)
         elif len(state) == 1 and self.max_wait is not None:
             ctx.set_timer("wait", ctx.now + self.max_wait, processing_time=True)

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,6 +172,10 @@ def keyed_process(
                 f"process: {kind.__name__} has no on_item: write def on_item(self, ctx, state, "
                 f"item) in it"
             )
+        for name in ("on_item", "on_timer", "on_end"):
+            _check_calls(f"{kind.__name__}.{name}", getattr(kind, name))
+        if is_class:
+            _check_can_be_made(process)
         make: Callable[[], KeyedProcess[Any, Any, Any]] = process if is_class else lambda: process
         return make
     if is_class:
@@ -183,5 +188,30 @@ def keyed_process(
     check_function("process", process, what, example)
     for name, fn in given:
         check_function("process", fn, f"a function as {name}", f"{example}, {name}=...")
+    for name, fn in [("the function", process), *given]:
+        _check_calls(name, fn)
     made = FunctionProcess(process, create, on_timer, on_end)
     return lambda: made
+
+
+def _check_calls(what: str, fn: Callable[..., Any]) -> None:
+    """Refuse what would return something that nobody takes."""
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidArgumentError(
+            f"process: {what} yields, and nobody takes what it yields: write ctx.emit(item)"
+        )
+    if inspect.iscoroutinefunction(fn):
+        raise InvalidArgumentError(
+            f"process: {what} is a coroutine function: await what it needs in a stage before it, "
+            f"with .map_async(...)"
+        )
+
+
+def _check_can_be_made(kind: type) -> None:
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"process: {kind.__name__} cannot be made without arguments, {error}: give an "
+            f"instance, .process({kind.__name__}(...))"
+        ) from None

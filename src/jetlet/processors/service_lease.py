@@ -38,6 +38,7 @@ class ServiceLease(Generic[S]):
         self._retired: dict[int, S] = {}
         """Those that were replaced and are still used."""
         self._due_ns = 0
+        self._is_reloading = False
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -104,12 +105,21 @@ class ServiceLease(Generic[S]):
 
     def _begin_reload(self, context: ProcessorContext) -> None:
         with self._lock:
-            if context.clock.monotonic_ns() < self._due_ns:
+            if self._is_reloading or context.clock.monotonic_ns() < self._due_ns:
                 return
-            self._due_ns = self._next_reload(context)
+            self._is_reloading = True
             self._on_thread(self._reload, context)
 
     def _reload(self, context: ProcessorContext) -> None:
+        """One at a time: a slow one is not to take the place of one that was begun later."""
+        try:
+            self._make_anew(context)
+        finally:
+            with self._lock:
+                self._due_ns = self._next_reload(context)
+                self._is_reloading = False
+
+    def _make_anew(self, context: ProcessorContext) -> None:
         try:
             made = self._factory.create(context)
         except Exception as error:
@@ -120,7 +130,6 @@ class ServiceLease(Generic[S]):
             )
             return
         with self._lock:
-            self._due_ns = self._next_reload(context)
             if made is self.service:
                 return
             old, self.service = self.service, made
@@ -144,7 +153,10 @@ class ServiceLease(Generic[S]):
 
     def _on_thread(self, target: Any, argument: Any) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=target, args=(argument,), name="jetlet-service-reload")
+        # A service that never comes must not keep the process from its end.
+        thread = threading.Thread(
+            target=target, args=(argument,), name="jetlet-service-reload", daemon=True
+        )
         self._threads.append(thread)
         thread.start()
 

@@ -100,7 +100,11 @@ class TableMapProcessor(BatchProcessor):
         if isinstance(batch, Table) and isinstance(batch.form, Record):
             if (batch.times is not None) == self._takes_events:
                 table = pa.Table.from_batches([batch.columns])
-                return (table if self._schema is None else table.cast(self._schema)), batch.times
+                if self._schema is None:
+                    return table, batch.times
+                if set(self._schema.names) <= set(table.schema.names):
+                    # By name, as of items; fields that the schema does not have are left out.
+                    return table.select(self._schema.names).cast(self._schema), batch.times
         items = list(batch)
         if self._takes_events:
             times = pa.array([time for time, _ in items], pa.int64())

@@ -6,13 +6,13 @@ import datetime as dt
 from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
+from jetlet import EmbeddedEngine, JobConfig, Pipeline, it, sinks, sources
 from jetlet.connectors.files import partitions
 from jetlet.connectors.files.partitions import Partitioning, is_partition, keys_in
 from jetlet.errors import InvalidArgumentError, OutputExistsError
@@ -247,3 +247,33 @@ class TestTransactions:
 def test_dates_are_written_as_iso():
     split = Partitioning("test", "d").split([{"d": dt.date(2026, 11, 19)}])
     assert list(split) == ["d=2026-11-19"]
+
+
+@pytest.mark.parametrize("name", ["_day", ".day", "day"])
+def test_no_name_of_a_key_is_hidden_from_readers(tmp_path, write_all, read_all, name):
+    rows = [{name: "mon", "n": 1}, {name: "tue", "n": 2}]
+    for _ in range(2):  # the second time it replaces what it has written
+        write_all(sinks.json_lines(tmp_path / "out", partition_by=name), rows)
+    assert in_order(read_back(read_all, tmp_path / "out")) == rows
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_a_name_is_a_text(tmp_path, write_all, name):
+    with pytest.raises(Exception, match="cannot name a key: write a text"):
+        write_all(sinks.json_lines(tmp_path / "out", partition_by=lambda row: {name: 1}), ROWS)
+
+
+class Sale(TypedDict):
+    shop: int
+    n: int
+
+
+@pytest.mark.parametrize("form", ["csv", "json_lines", "parquet"])
+def test_expressions_know_that_there_are_keys(tmp_path, write_all, form):
+    write_all(getattr(sinks, form)(tmp_path / "out", partition_by="day"), ROWS)
+    schema = {"schema": Sale} if form == "json_lines" else {}
+    p, out = Pipeline("p"), sinks.collect()
+    rows = p.read_from(getattr(sources, form)(tmp_path / "out", **schema))
+    rows.filter(it["day"] == "2026-01-01").write_to(out)
+    p.run(on="embedded")
+    assert len(out.items) == sum(row["day"] == "2026-01-01" for row in ROWS)

@@ -141,6 +141,8 @@ class CsvSource(FileSource[T]):
     def item_type(self) -> DataType:
         """The columns of the first file, of which ``types`` says what they become."""
         names = self._fields
+        if self.has_keys():
+            return ANY  # there are more fields than the columns of the file
         if names is None and self._has_header:
             try:
                 names = self._header(self.files.list()[0].location)

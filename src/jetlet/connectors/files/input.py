@@ -227,6 +227,13 @@ class FileSource(BatchSource[T]):
         if not self.is_blocking:
             self._found = self.files.list()
 
+    def has_keys(self) -> bool:
+        """True if directories name keys, which are fields besides what is in the first file."""
+        try:
+            return bool(self.files.keys_of(self.files.list()[0].location))
+        except Exception:  # whoever reads it says why
+            return False
+
     def keyed(self, location: str, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
         """The items of a file, with the keys of its directory as fields."""
         keys = self.files.keys_of(location)

@@ -65,7 +65,7 @@ class JsonLinesSource(FileSource[Any]):
             self._decoder()
 
     def item_type(self) -> DataType:
-        return self._type
+        return ANY if self._schema is not None and self.has_keys() else self._type
 
     def _decoder(self) -> Callable[[str], Any]:
         """What makes a value of a line."""

@@ -111,9 +111,9 @@ class ParquetSource(FileSource[dict[str, Any]]):
         import pyarrow.parquet as pq
 
         try:
-            first = self.files.list()[0].location
-            if self.files.keys_of(first):
+            if self.has_keys():
                 return ANY  # there are more fields than the columns of the file
+            first = self.files.list()[0].location
             with self._open(first) as file:
                 schema = pq.read_schema(file)
                 names = self._columns or schema.names
@@ -331,6 +331,9 @@ class _ParquetEncoder:
             schema = pa.schema(list(zip(form.names, kinds, strict=True)))
         if tuple(schema.names) != form.names:
             return None
+        given = [column.type for column in table.columns.columns]
+        if not all(map(_converts_alike, given, schema.types)):
+            return None
         try:
             columns: pa.RecordBatch = table.columns.cast(schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -482,6 +485,27 @@ def _kind_of_items(kind: pa.DataType) -> pa.DataType | None:
     if types.is_boolean(kind) or types.is_date32(kind) or types.is_binary(kind):
         return kind
     return None
+
+
+def _converts_alike(kind: pa.DataType, to: pa.DataType) -> bool:
+    """True if a cast takes what Arrow would take as a value of Python's, and no more."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        kind == to
+        or (types.is_integer(kind) and (types.is_integer(to) or types.is_floating(to)))
+        or (types.is_floating(kind) and types.is_floating(to))
+        or (_is_text(kind) and _is_text(to))
+        or (types.is_timestamp(kind) and types.is_timestamp(to))
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _require_arrow(what: str) -> None:

@@ -100,8 +100,12 @@ class Partitioning:
         except KeyError:
             if len(self._directories) > 1 << 16:
                 self._directories.clear()
+        keys: tuple[object, ...] = names
+        for name in keys:
+            if not isinstance(name, str) or not name:
+                raise BadRecordError(f"{self._what}: {name!r} cannot name a key: write a text")
         made = "/".join(
-            f"{quote(name, safe='')}={self._text(value)}"
+            f"{_quoted(name)}={self._text(value)}"
             for name, value in zip(names, values, strict=True)
         )
         self._directories[key] = made
@@ -116,6 +120,12 @@ class Partitioning:
                 f"{type(value).__name__}: partition by texts, whole numbers, dates or None"
             )
         return quote(str(value), safe=" :")
+
+
+def _quoted(name: str) -> str:
+    """A name as that of a directory: one that begins with ``_`` or ``.`` is hidden to readers."""
+    quoted = quote(name, safe="")
+    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if quoted[0] in "_." else quoted
 
 
 class PartitionedWriter(SinkWriter[Any]):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -310,6 +310,9 @@ class AsyncMapProcessor(BatchProcessor):
         return call.item
 
     # --- Snapshots --------------------------------------------------------------------------
+
+    def state_definition(self) -> Mapping[str, Any]:
+        return {"in flight": "items" if self._options.max_batch is None else "batches"}
 
     def save_to_snapshot(self) -> bool:
         # What is done leaves before the barrier. Nothing does while the rest is being saved.

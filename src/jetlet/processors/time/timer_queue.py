@@ -30,12 +30,25 @@ Timers = dict[str, SetTimer]
 class TimerQueue:
     """Those in one kind of time; ``find(key)`` gives all timers of a key, if it has any."""
 
-    __slots__ = ("_find", "_heap", "_is_processing_time", "_last", "_limit", "_numbers")
+    __slots__ = (
+        "_at_hand",
+        "_find",
+        "_heap",
+        "_held",
+        "_is_processing_time",
+        "_last",
+        "_limit",
+        "_numbers",
+    )
 
     def __init__(self, find: Callable[[Any], Timers | None], *, is_processing_time: bool) -> None:
         self._find = find
         self._is_processing_time = is_processing_time
         self._heap: list[Deadline] = []
+        self._at_hand: int | None = None
+        """Time of the timer that is being dealt with."""
+        self._held: list[Deadline] = []
+        """Set meanwhile to that time or before: due the next time, or it might never end."""
         self._numbers = count()
         self._last = 0
         """Number of the entry made last."""
@@ -70,24 +83,31 @@ class TimerQueue:
                 self._push(timer[_AT], key, name)
 
     def due(self, upto: int | None) -> Iterator[tuple[Any, str, int]]:
-        """Key, name and time of each timer up to that time, in order, also of those set meanwhile.
+        """Key, name and time of each timer up to that time, in order.
 
-        ``None`` is for all those that are set when the first is asked for, and no others. Each is
-        of the past when it comes.
+        Also of those set meanwhile to a time that is still to come. ``None`` is for all those that
+        are set when the first is asked for, and no others. Each is of the past when it comes.
         """
         heap, last = self._heap, self._last
-        while heap and (upto is None or heap[0][0] <= upto):
-            queued, number, (key, name) = heappop(heap)
-            if upto is None and number > last:
-                continue
-            timer = self._timer(key, name, queued)
-            if timer is None:
-                continue
-            if timer[_AT] > queued:
-                timer[_QUEUED] = timer[_AT]
-                heappush(heap, (timer[_AT], number, (key, name)))
-                continue
-            yield key, name, queued
+        try:
+            while heap and (upto is None or heap[0][0] <= upto):
+                queued, number, (key, name) = heappop(heap)
+                if upto is None and number > last:
+                    continue
+                timer = self._timer(key, name, queued)
+                if timer is None:
+                    continue
+                if timer[_AT] > queued:
+                    timer[_QUEUED] = timer[_AT]
+                    heappush(heap, (timer[_AT], number, (key, name)))
+                    continue
+                self._at_hand = queued
+                yield key, name, queued
+        finally:
+            self._at_hand = None
+            held, self._held = self._held, []
+            for entry in held:
+                heappush(heap, entry)
 
     def _timer(self, key: Any, name: str, queued: int) -> SetTimer | None:
         """The timer that an entry is of, if there is one."""
@@ -102,6 +122,10 @@ class TimerQueue:
 
     def _push(self, at: int, key: Any, name: str) -> None:
         heap = self._heap
+        if self._at_hand is not None and at <= self._at_hand:
+            self._last = next(self._numbers)
+            self._held.append((at, self._last, (key, name)))
+            return
         if len(heap) > self._limit:
             entries = {(entry[0], entry[2]): entry for entry in heap}
             heap[:] = [entry for entry in entries.values() if self._is_set(entry)]
