@@ -100,9 +100,10 @@ def _nothing_is_left_behind(monkeypatch, tmp_path_factory):
     tmp_path_factory.getbasetemp()
     with tempfile.TemporaryDirectory() as directory:
         monkeypatch.setattr(tempfile, "tempdir", directory)
+        before = set(threading.enumerate())  # of engines that other tests share
         yield
         assert list(Path(directory).iterdir()) == []
-    names = [thread.name for thread in threading.enumerate()]
+    names = [thread.name for thread in set(threading.enumerate()) - before]
     # Spark tests in the same process leave the thread that shows the JVM's output.
     assert [n for n in names if n.startswith("jetlet") and not n.startswith("jetlet-spark")] == []
 

@@ -115,9 +115,9 @@ STAGES = {
     "blocking": lambda s, e: s.map(check, blocking=True, threads=4, on_error=e),
     "batched": lambda s, e: s.map_batched(check_all, max_batch=1, on_error=e),
     "batched-service": lambda s, e: s.map_batched(
-        check_all_with, max_batch=3, service=MAKER, on_error=e
+        check_all_with, max_batch=1, service=MAKER, on_error=e
     ),
-    "batched-async": lambda s, e: s.map_batched(check_all_async, max_batch=3, on_error=e),
+    "batched-async": lambda s, e: s.map_batched(check_all_async, max_batch=1, on_error=e),
     "stateful": lambda s, e: s.map_stateful(list, lambda state, x: check(x), on_error=e),
     "stateful-filter": lambda s, e: s.filter_stateful(
         list, lambda state, x: check(x) >= 0, on_error=e

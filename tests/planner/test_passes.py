@@ -124,7 +124,7 @@ class TestFusion:
 
         assert names(p) == [
             "items-source",
-            "fused(map, map-stateful-keys)",
+            "fused(map, map-stateful-trial)",
             "map-stateful",
             "collect-sink",
         ]
