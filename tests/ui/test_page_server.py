@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
 from jetlet.errors import InvalidArgumentError, JetletError
-from jetlet.ui.page_server import PageServer, dumped
+from jetlet.ui.page_server import MAX_CONNECTIONS, PageServer, dumped
 
 
 class FakeJobs:
@@ -68,7 +70,7 @@ def test_token_without_its_slash_or_beginning_is_not_enough(page, caller):
         assert caller(page.url).ask("", prefix=prefix)[0] == 404
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "a:b", ""])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "a:b", "[", ""])
 def test_a_name_that_leads_here_is_not_served(page, caller, host):
     assert caller(page.url).ask("state", Host=host.format(port=page.port))[0] == 404
 
@@ -76,6 +78,82 @@ def test_a_name_that_leads_here_is_not_served(page, caller, host):
 def test_names_of_this_machine_are_served(page, caller):
     for host in ("localhost", "127.0.0.1", "[::1]"):
         assert caller(page.url).ask("state", Host=f"{host}:{page.port}")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1"])
+def test_a_port_that_is_forwarded_from_another_one_is_served(page, jobs, caller, host):
+    asker = caller(page.url)
+    here = {"Host": host, "Origin": f"http://{host}"}
+
+    assert asker.ask("state", Host=host)[0] == 200
+    assert asker.order("j1", "cancel", **here | {"Origin": f"http://{asker.host}"})[0] == 404
+    assert asker.order("j1", "cancel", **here | {"Origin": "http://evil.example:9000"})[0] == 404
+    assert jobs.orders == []
+    assert asker.order("j1", "cancel", **here) == (200, {"error": None})
+
+
+def test_what_makes_no_sense_is_refused_and_says_nothing_on_the_terminal(page, caller, capfd):
+    with socket.create_connection(("127.0.0.1", page.port), timeout=30) as connection:
+        connection.sendall(b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.makefile("rb").readline() == b"HTTP/1.0 404 Not Found\r\n"
+    asker = caller(page.url)
+    origin = f"http://{asker.host}"
+    assert asker.ask("order?j1", method="POST", body="[" * 4000, Origin=origin)[0] == 400
+    assert capfd.readouterr().err == ""
+
+
+# --- Without the token ----------------------------------------------------------------------
+
+
+def connections(page, number):
+    return [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(number)]
+
+
+def test_nobody_can_take_all_threads_and_files_of_the_process(page, caller):
+    before = threading.active_count()
+    opened = connections(page, MAX_CONNECTIONS + 40)
+    # Those that are refused are closed at once; it takes them in the order in which they came.
+    assert [each.recv(1) for each in opened[MAX_CONNECTIONS:]] == [b""] * 40
+    assert threading.active_count() <= before + MAX_CONNECTIONS
+    for each in opened:
+        each.close()
+    while threading.active_count() > before:
+        pass
+    assert caller(page.url).ask("state")[0] == 200
+
+
+def test_a_process_without_threads_says_nothing_and_serves_again(page, caller, monkeypatch, capfd):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for each in connections(page, MAX_CONNECTIONS + 1):
+            with each:
+                assert each.recv(1) == b""
+    assert caller(page.url).ask("state")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_request_has_to_come_in_time_as_a_whole(jobs, monkeypatch):
+    monkeypatch.setattr("jetlet.ui.page_server.PATIENCE", 1.0)
+    is_over = threading.Event()
+    with PageServer(jobs) as page:
+        [connection] = connections(page, 1)
+
+        def drip():
+            with suppress(OSError):
+                connection.sendall(b"GET / HTTP/1.1\r\nX-Long: ")
+                while not is_over.wait(0.05):
+                    connection.sendall(b"x")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        with connection, suppress(ConnectionError):
+            # A closed connection, and no answer, although no pause was ever a long one.
+            assert connection.recv(1) == b""
+        is_over.set()
+        dripping.join()
 
 
 def test_orders_come_from_the_page_itself(page, jobs, caller):
@@ -197,6 +275,24 @@ def test_engine_shows_its_jobs_and_takes_orders(caller, tmp_path):
         assert asker.order(job.id, "cancel") == (200, {"error": None})
         last = asker.state()["job"]
         assert (last["status"], last["can"]) == ("cancelled", [])
+
+
+@pytest.mark.parametrize(("name", "value"), [("read_only", True), ("port", 1), ("host", "0.0.0.0")])
+def test_a_page_that_is_not_as_it_is_asked_for_is_refused(name, value):
+    with EmbeddedEngine() as engine:
+        page = engine.ui()
+        with pytest.raises(InvalidArgumentError) as refused:
+            engine.ui(**{name: value})
+        assert f"call engine.ui({name}={value!r}) first" in str(refused.value)
+        assert page.token not in str(refused.value)
+        assert engine.ui(page.port, page.host) is page
+
+
+def test_a_page_for_looking_only_stays_one():
+    with EmbeddedEngine() as engine:
+        page = engine.ui(read_only=True)
+        assert engine.ui() is engine.ui(read_only=True) is page
+        assert page.read_only
 
 
 def test_job_that_asks_for_a_page_is_told_where_it_is(capsys):

@@ -39,7 +39,10 @@ class Engine(Protocol):
         """Jobs that have not ended."""
 
     def ui(self, port: int = 0, host: str = "127.0.0.1", *, read_only: bool = False) -> Page:
-        """A page that shows the jobs at work, served from the first call on."""
+        """A page that shows the jobs at work, served from the first call on.
+
+        The first call says how it is served; later ones without arguments return it.
+        """
 
     def close(self) -> None:
         """Cancel the jobs that still run and release what the engine has; idempotent."""
@@ -112,6 +115,8 @@ class EngineJobs:
                 self._page = Page(port, host, read_only=read_only)
                 for job, parallelism in self._running.items():
                     self._page.add(job, parallelism)
+            else:
+                _check_page(self._page, port, host, read_only=read_only)
             return self._page
 
     def close(self) -> bool:
@@ -136,6 +141,24 @@ class EngineJobs:
             self._page.close()
             self._page = None
         return is_first
+
+
+def _check_page(page: Page, port: int, host: str, *, read_only: bool) -> None:
+    """Refuse to give the page that is served to whoever asks for another one."""
+    asked = []
+    if port not in (0, page.port):
+        asked.append(f"port={port}")
+    if host not in ("127.0.0.1", page.host):
+        asked.append(f"host={host!r}")
+    if read_only and not page.read_only:
+        asked.append("read_only=True")
+    if asked:
+        kind = "for looking only" if page.read_only else "with buttons"
+        raise InvalidArgumentError(
+            f"this engine has a page already, {kind}, at port {page.port} of {page.host}: call "
+            f"engine.ui({', '.join(asked)}) first, before any other engine.ui() and before a job "
+            f"with JobConfig(ui=True)"
+        )
 
 
 def dag_of(what: object, default_parallelism: int) -> DAG:

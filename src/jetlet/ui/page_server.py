@@ -9,12 +9,14 @@ address, and for them alone:
 - without the token nothing is answered, not even that there is a page;
 - the Host that is asked for must be one of ours, or a site could have its name lead here;
 - what changes anything is a POST whose Origin is the page itself, never a GET;
-- the page may load nothing but its own two files, and nobody may put it into a frame.
+- the page may load nothing but its own two files, and nobody may put it into a frame;
+- whoever reaches the port gets a bounded number of connections, each for a bounded time.
 """
 
 from __future__ import annotations
 
 import hmac
+import io
 import ipaddress
 import json
 import math
@@ -22,6 +24,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -36,9 +39,11 @@ from jetlet.ui.page_jobs import PageJobs
 PERIOD: Final = 0.5
 """Seconds between two looks at a job, while somebody looks at its page."""
 MAX_STREAMS: Final = 24
+MAX_CONNECTIONS: Final = 64
+"""So many are served at a time, with or without the token; others are closed at once."""
 MAX_BODY: Final = 4096
 PATIENCE: Final = 10.0
-"""Seconds that a browser may take to say what it wants, or to take what it gets."""
+"""Seconds that a browser may take to say all that it wants, or to take what it gets."""
 LAST_WORDS: Final = 2.0
 """Seconds to get the last state out when the server is closed."""
 STATIC: Final = {
@@ -93,13 +98,18 @@ class PageServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/{self.token}/"
 
     def knows_host(self, header: str | None) -> bool:
-        """True if a request for this host is meant for us."""
+        """True if a request for this host is meant for us.
+
+        Its port is the browser's affair: it is another one where ours is forwarded.
+        """
+        if header is None:
+            return False
         try:
             parts = urlsplit(f"//{header}")
-            name, port = parts.hostname, parts.port
+            name, _ = parts.hostname, parts.port
         except ValueError:
             return False
-        if header is None or port != self.port or name is None:
+        if name is None:
             return False
         if name in {"localhost", "127.0.0.1", "::1", self.host.lower()}:
             return True
@@ -148,6 +158,26 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 32
 
+    def __init__(self, *args: Any) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the process may have no more threads
+            self._room.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is nobody's concern."""
         if not isinstance(sys.exception(), OSError):
@@ -164,6 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
     def __init__(self, page: PageServer, *args: Any) -> None:
         self._page = page
         super().__init__(*args)
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection))
 
     def do_GET(self) -> None:
         place = self._place()
@@ -199,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
             command, name = str(order["command"]), order.get("name")
             if not isinstance(name, str | None):
                 raise TypeError(name)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._refuse(HTTPStatus.BAD_REQUEST)
             return
         try:
@@ -214,7 +249,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _place(self, *, changes: bool = False) -> tuple[str, str] | None:
         """Path behind the token, and query; answered already if the request is none for us."""
         host = self.headers.get("Host")
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return None
         _, _, rest = parts.path.partition("/")
         token, slash, path = rest.partition("/")
         origin = self.headers.get("Origin")
@@ -260,6 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _head(self, status: HTTPStatus, kind: str, size: int | None = None) -> None:
+        self.connection.settimeout(PATIENCE)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         if size is not None:
@@ -273,6 +313,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the terminal belongs to the job."""
+
+
+class _Request(io.RawIOBase):
+    """What a browser sends, all of which has to come in time, and not only each piece of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline = time.monotonic() + PATIENCE
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
 
 
 def static(name: str) -> str:
