@@ -315,6 +315,22 @@ class TestStreams:
         assert result.stdout == ""
         assert f"--metrics-port {port}: cannot serve metrics" in result.stderr
 
+    @pytest.mark.parametrize("place", ["nowhere/report.html", f"{FILE}/report.html"])
+    def test_report_that_cannot_be_written_is_refused_before_anything_runs(self, jobs, place):
+        result = run(jobs, "words", "--report", place)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert f"cannot write the report to {place}: there is no directory" in result.stderr
+
+    @pytest.mark.parametrize(
+        "options", [["--ui"], ["--ui-port", "0"], ["--ui-host", "::1"], ["--ui-read-only"]]
+    )
+    def test_every_option_of_the_page_asks_for_it(self, jobs, options):
+        result = run(jobs, "words", *options)
+        host = "[::1]" if "::1" in options else "127.0.0.1"
+        assert result.exit_code == 0
+        assert f"page at http://{host}:" in result.stderr
+
     def test_table_on_a_terminal(self, jobs):
         written, code = in_terminal(
             *(jobs, "run", f"{FILE}:stream", "--on", "embedded"),

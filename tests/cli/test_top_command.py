@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from urllib.parse import urlsplit
 
 import pytest
 from rich.console import Console
 
-from jetlet.cli.top_command import KEYS, screen
+from jetlet.cli.top_command import KEYS, _behind, screen
 
 JOB = """
 from jetlet import Pipeline, sinks, sources
@@ -92,6 +93,10 @@ def test_keys_sort(key, first):
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_it_fits_the_terminal(width):
     assert max(map(len, shown(width=width).splitlines())) <= width
+
+
+def test_the_next_job_is_there_when_the_one_that_is_shown_has_ended():
+    assert [_behind(job, ["a", "b"]) for job in ("a", "b", "ended")] == ["b", "a", "a"]
 
 
 def test_no_job_is_no_error():
@@ -180,6 +185,28 @@ def test_run_serves_a_page_and_writes_a_report(jetlet, tmp_path):
     short = jetlet("run", "short.py", "--on", "embedded", "--report", "report.html")
     assert "3 items read" in short.communicate(timeout=120)[1]
     assert '"job": "short"' in (tmp_path / "report.html").read_text()
-    lost = jetlet("run", "short.py", "--on", "embedded", "--report", "nowhere/report.html")
-    assert "cannot write the report" in lost.communicate(timeout=120)[1]
-    assert lost.returncode == 1
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_address_is_no_argument_of_the_browser(jetlet, tmp_path, monkeypatch):
+    browser = tmp_path / "browser"
+    browser.write_text(f"""#!/bin/sh
+echo "$@" > {tmp_path}/arguments.new
+mv {tmp_path}/arguments.new {tmp_path}/arguments
+""")
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    ui = jetlet("ui", "--open")
+    url = ui.stdout.readline().strip()
+    until((tmp_path / "arguments").exists)
+    arguments = (tmp_path / "arguments").read_text()
+    [file] = (tmp_path / "run").glob("*.html")
+
+    assert arguments.strip() == file.as_uri()
+    assert urlsplit(url).path.strip("/") not in arguments
+    assert f"url={url}" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    ui.send_signal(signal.SIGINT)
+    assert ui.communicate(timeout=120)[1] == "no page any more; the jobs go on\n"
+    assert not file.exists()

@@ -148,15 +148,13 @@ class _Run(TakesArguments):
 )
 @click.option(
     "--ui-host",
-    default="127.0.0.1",
-    show_default=True,
     metavar="ADDRESS",
     help="To whom to serve the page; by default to this machine alone.",
 )
 @click.option("--ui-read-only", is_flag=True, help="A page without buttons.")
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
     help="Write what the page shows in the end into one HTML file.",
 )
@@ -190,7 +188,7 @@ def run(
     grace: float,
     shows_page: bool,
     ui_port: int | None,
-    ui_host: str,
+    ui_host: str | None,
     ui_read_only: bool,
     report: Path | None,
     log_level: str | None,
@@ -238,6 +236,8 @@ def run(
             signals, quiet=quiet, interval=interval, whole_traceback=traceback, grace=grace
         )
         try:
+            if report is not None:
+                _check_report(report)
             if metrics_port is not None:
                 runner.metrics = resources.enter_context(_serve(metrics_host, metrics_port))
             loaded = load(target, pairs, arguments_behind(ctx))
@@ -254,8 +254,9 @@ def run(
                 runner.control = resources.enter_context(
                     ControlServer(loaded.what.name, None if is_batch else config.snapshot_dir)
                 )
-            if shows_page or ui_port is not None or ui_read_only:
-                runner.page = {"port": ui_port or 0, "host": ui_host, "read_only": ui_read_only}
+            if shows_page or ui_port is not None or ui_host is not None or ui_read_only:
+                host = ui_host or "127.0.0.1"
+                runner.page = {"port": ui_port or 0, "host": host, "read_only": ui_read_only}
             if report is not None:
                 runner.report = report
                 runner.log_book = resources.enter_context(LogBook())
@@ -269,6 +270,15 @@ def run(
                 refusal.show_traceback()
             raise
     ctx.exit(code)
+
+
+def _check_report(path: Path) -> None:
+    """Refuse before anything runs what could not be written in the end."""
+    directory = path.parent
+    if not directory.is_dir():
+        raise Refused(f"cannot write the report to {path}: there is no directory {directory}")
+    if not path.exists() and not os.access(directory, os.W_OK | os.X_OK):
+        raise Refused(f"cannot write the report to {path}: you may not write to {directory}")
 
 
 def _serve(host: str, port: int) -> MetricsServer:

@@ -71,8 +71,7 @@ def top(job: str | None, once: bool) -> None:
                 if key == "q":
                     return
                 if key == "n" and summaries and state is not None:
-                    names = [summary["job"] for summary in summaries]
-                    job = names[(names.index(state["job"]) + 1) % len(names)]
+                    job = _behind(state["job"], [summary["job"] for summary in summaries])
                 elif key in KEYS:
                     sort = key
                 state, summaries = _look(jobs, job, state)
@@ -87,6 +86,11 @@ def _look(
         names = ", ".join(each["job"] for each in summaries)
         raise Refused(f"no job {wanted!r} runs; {f'there are: {names}' if names else 'none does'}")
     return (jobs.state(found[0]["id"]) if found else before), summaries
+
+
+def _behind(job: str, names: Sequence[str]) -> str:
+    """The next of the jobs that run; the first behind one that runs no more."""
+    return names[(names.index(job) + 1) % len(names) if job in names else 0]
 
 
 @contextmanager

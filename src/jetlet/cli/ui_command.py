@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
 import click
 
 from jetlet.cli.failures import Refused
 from jetlet.cli.remote_jobs import RemoteJobs
+from jetlet.cli.running_jobs import runtime_directory
 from jetlet.cli.signals import StopSignals
 from jetlet.errors import InvalidArgumentError
 
@@ -49,10 +57,26 @@ def ui(port: int, host: str, read_only: bool, opens: bool) -> None:
             raise Refused(str(error)) from error
         with server:
             click.echo(server.url)
-            if opens:
-                click.launch(server.url)
             try:
-                server.wait()
+                with _opened(server.url) if opens else nullcontext():
+                    server.wait()
             except KeyboardInterrupt:
                 click.echo("no page any more; the jobs go on", err=True)
         _ = signals
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """Open it in the browser, by way of a file that only this user may read.
+
+    Everybody on this machine can see the arguments of processes, and the address is a secret.
+    """
+    descriptor, name = tempfile.mkstemp(prefix="page-", suffix=".html", dir=runtime_directory())
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">\n')
+        if not webbrowser.open(Path(name).as_uri()):
+            click.echo("there is no browser to open it in: open the address yourself", err=True)
+        yield
+    finally:
+        Path(name).unlink(missing_ok=True)
