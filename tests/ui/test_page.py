@@ -162,6 +162,26 @@ def test_html_in_a_job_is_text(engine, browser):
     assert "in fail" in browser.text("#panel pre")
 
 
+def hand_over(items, buffer):
+    while items:
+        buffer.add(items.pop())
+
+
+def test_timestamps_that_are_no_milliseconds_are_shown_as_they_are(engine, browser):
+    source = sources.stream("once", create=lambda context: [1], fill=hand_over)
+    p = Pipeline("nanoseconds")
+    p.read_from(source).with_timestamps(lambda n: 1_700_000_000_000_000_000 + n, 0).write_to(
+        sinks.noop()
+    )
+    engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.wait(lambda: browser.find("#tab-time"))
+    browser.click("#tab-time")
+    browser.wait(lambda: "17000000" in browser.text("#panel td:nth-child(2)"))
+    assert "17000000" in browser.text("#details")
+    assert browser.complaints() == []
+
+
 def test_who_does_not_know_the_token_gets_nothing(engine, browser):
     p = Pipeline("secret")
     p.read_from(endless()).write_to(sinks.noop())

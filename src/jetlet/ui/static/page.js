@@ -79,7 +79,12 @@ function duration(ms) {
 }
 
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
-const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 23);
+
+function moment(ms) {
+  const date = new Date(ms);
+  // Timestamps that are no milliseconds, say, are beyond all dates.
+  return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString().replace("T", " ").slice(0, -1);
+}
 
 // --- All of it ------------------------------------------------------------------------------
 
