@@ -109,7 +109,9 @@ def connections(page, number):
     return [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(number)]
 
 
-def test_nobody_can_take_all_threads_and_files_of_the_process(page, caller):
+def test_nobody_can_take_all_threads_and_files_of_the_process(page, caller, monkeypatch):
+    # Those that are let in stay, or their end could be taken for a refusal.
+    monkeypatch.setattr("jetlet.ui.page_server.PATIENCE", 600.0)
     before = threading.active_count()
     opened = connections(page, MAX_CONNECTIONS + 40)
     # Those that are refused are closed at once; it takes them in the order in which they came.
