@@ -107,9 +107,10 @@ def test_command_exists(words):
         case ["jetlet", "--version"]:
             pass
         case ["jetlet", name, *arguments]:
-            command = main.get_command(main.make_context("jetlet", [name]), name)
+            context = main.make_context("jetlet", [name])
+            command = main.get_command(context, name)
             assert command is not None
-            command.make_context(name, arguments)  # parses, and runs nothing
+            command.make_context(name, arguments, parent=context)  # parses, and runs nothing
         case ["pip", "install", *targets]:
             project = (ROOT / "pyproject.toml").read_text()
             for extra in re.findall(r"\[(.+?)\]", " ".join(targets)):

@@ -35,8 +35,9 @@ def test_manifests_have_a_kind_and_a_name(path):
 
 def test_the_command_is_one(pod):
     name, *arguments = pod["containers"][0]["args"]
-    command = main.get_command(main.make_context("jetlet", [name]), name)
-    given = command.make_context(name, list(arguments)).params
+    context = main.make_context("jetlet", [name])
+    command = main.get_command(context, name)
+    given = command.make_context(name, list(arguments), parent=context).params
     assert given["target"] == "/app/clicks.py"
     assert given["grace"] < pod["terminationGracePeriodSeconds"]
     ports = {each["name"]: each["containerPort"] for each in pod["containers"][0]["ports"]}
