@@ -47,6 +47,9 @@ class Edge:
         self.is_distributed = False
         self.priority_value = 0
         self.queue_capacity = DEFAULT_QUEUE_SIZE
+        self.sort_key: Callable[[Any], Any] | None = None
+        """What the items of each upstream processor are sorted by, and stay sorted by behind the
+        edge; ``None`` if their order says nothing."""
 
     def to(self, dest: Vertex, ordinal: int = 0) -> Edge:
         """Set the destination."""
@@ -112,6 +115,18 @@ class Edge:
         self.priority_value = value
         return self
 
+    def ordered(self, key: Callable[[Any], Any] | None = None) -> Edge:
+        """Merge what is sorted: each processor behind the edge gets its items in order.
+
+        Every upstream processor has to emit its items sorted by ``key``, or by themselves without
+        one; for a comparator write ``functools.cmp_to_key``. The edge takes the smallest of what
+        the upstream processors have for a processor, so it waits until each of them has something
+        or has ended. Items with equal keys stay in the order in which one processor has sent them.
+        Jobs that take snapshots, and Spark, refuse such an edge.
+        """
+        self.sort_key = key if key is not None else itself
+        return self
+
     def queue_size(self, items: int) -> Edge:
         """Bound of each queue of this edge, in items."""
         if items < 1:
@@ -124,6 +139,8 @@ class Edge:
         text = f"Edge({self.source.name}:{self.source_ordinal} -> {dest}:{self.dest_ordinal}"
         if self.routing is not Routing.UNICAST or self.is_distributed:
             text += f", {self.label}"
+        if self.sort_key is not None:
+            text += ", ordered"
         return text + ")"
 
     @property
@@ -147,6 +164,11 @@ def from_(source: Vertex, ordinal: int = 0) -> Edge:
 
 def one_key(item: Any) -> None:
     """The key function of an all-to-one edge: every item has the same key."""
+
+
+def itself(item: Any) -> Any:
+    """The key by which items are sorted if nobody says another."""
+    return item
 
 
 def _check_ordinal(ordinal: int) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from operator import le
 from typing import Any
 
 from jetlet.core.items import DONE, LatencyMarker, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.table import Table
+from jetlet.errors import ProcessorContractError
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 
@@ -174,3 +178,107 @@ class InboundEdge:
     def capacity(self) -> int:
         """Items that the queues can hold."""
         return sum(queue.capacity for queue in self.queues)
+
+
+class OrderedInboundEdge(InboundEdge):
+    """An edge whose queues each hold sorted items: what it drains is sorted as well.
+
+    An item is handed on once every open queue has shown its next one, or has ended. It is not
+    aligned for snapshots, since what it has taken to compare would be lost.
+    """
+
+    __slots__ = ("_heads", "_key", "_last", "_waiting")
+
+    def __init__(
+        self,
+        ordinal: int,
+        queues: Sequence[BoundedQueue],
+        key: Callable[[Any], Any],
+        *,
+        priority: int = 0,
+        origins: Sequence[frozenset[Any]] | None = None,
+    ) -> None:
+        super().__init__(ordinal, queues, priority=priority, origins=origins)
+        self._key = key
+        self._heads: dict[int, _Head] = {}
+        """By queue, the batch that was taken from it and is not handed on yet."""
+        self._last: dict[int, Any] = {}
+        self._waiting = 0
+
+    def drain(self, limit: int) -> Sequence[Any]:
+        """Up to ``limit`` items in order; sets :attr:`special`."""
+        self.special = None
+        if self._pending:
+            self.special = self._pending.popleft()
+            return _NOTHING
+        merged: list[Any] = []
+        heads = self._heads
+        while len(merged) < limit:
+            for index, queue in tuple(self._open):
+                while index not in heads and (entry := queue.poll(limit)) is not None:
+                    if not isinstance(entry, SpecialItem):
+                        heads[index] = self._head(index, entry)
+                        self._waiting += len(entry)
+                    elif self._observe(index, entry):
+                        self.special = self._pending.popleft()
+                        return merged
+                    elif entry is DONE:
+                        break
+            if not heads or len(heads) < len(self._open):
+                break
+            self._take_run(merged, limit - len(merged))
+        return merged
+
+    def _head(self, index: int, items: Sequence[Any]) -> _Head:
+        """The batch with its keys; refuses one that is not sorted."""
+        keys = list(map(self._key, items))
+        before = [self._last[index], *keys] if index in self._last else keys
+        if not all(map(le, before, before[1:])):
+            place = next(i for i, (a, b) in enumerate(pairwise(before)) if not a <= b)
+            raise ProcessorContractError(
+                f"an ordered edge leads to it, but the processor in front of it has sent an item "
+                f"with key {before[place + 1]!r} behind one with key {before[place]!r}: sort what "
+                f"it emits by the key of the edge, or leave out .ordered()"
+            )
+        self._last[index] = keys[-1]
+        return _Head(items, keys)
+
+    def _take_run(self, merged: list[Any], limit: int) -> None:
+        """Hand on the items of one queue that come before those of all others."""
+        heads = self._heads
+        first = min(heads, key=lambda index: (heads[index].next_key, index))
+        head = heads[first]
+        end = min(head.start + limit, len(head.items))
+        others = [index for index in heads if index != first]
+        if others:
+            second = min(others, key=lambda index: (heads[index].next_key, index))
+            bisect = bisect_right if first < second else bisect_left
+            end = bisect(head.keys, heads[second].next_key, head.start, end)
+        merged += head.items[head.start : end]
+        self._waiting -= end - head.start
+        head.start = end
+        if end == len(head.items):
+            del heads[first]
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self._heads) or super().has_data
+
+    @property
+    def size(self) -> int:
+        return super().size + self._waiting
+
+
+class _Head:
+    """A batch from a queue, with the keys of its items; handed on up to ``start``."""
+
+    __slots__ = ("items", "keys", "start")
+
+    def __init__(self, items: Sequence[Any], keys: list[Any]) -> None:
+        self.items = items
+        self.keys = keys
+        self.start = 0
+
+    @property
+    def next_key(self) -> Any:
+        return self.keys[self.start]

@@ -22,7 +22,7 @@ from jetlet.errors import (
     UnsupportedFeatureError,
     kind_of_failure,
 )
-from jetlet.execution.inbound_edge import InboundEdge
+from jetlet.execution.inbound_edge import InboundEdge, OrderedInboundEdge
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
     FanoutEdge,
@@ -244,13 +244,13 @@ class ExecutionPlan:
         assert run.network is not None
         name = f"{edge.source.name} -> {edge.dest.name}"
         tasklets: list[Tasklet] = []
-        exactly_once = run.processing_guarantee == EXACTLY_ONCE
         for member, queues in wiring.outgoing.items():
-            inbound = InboundEdge(
+            inbound = _merging(
+                edge,
                 0,
                 queues,
-                exactly_once=exactly_once,
-                origins=[origins.of(edge.source, self.member_index, p) for p in range(len(queues))],
+                [origins.of(edge.source, self.member_index, p) for p in range(len(queues))],
+                run,
             )
             sender = run.network.sender(number, member, name, inbound)
             sender.vertex_name = edge.source.name
@@ -357,16 +357,11 @@ class ExecutionPlan:
         producers = [p for p, row in enumerate(wiring.local) if index in row]
         queues = [wiring.local[p][index] for p in producers]
         queues += [mine[index] for mine in wiring.incoming.values()]
-        return InboundEdge(
-            edge.dest_ordinal,
-            queues,
-            priority=edge.priority_value,
-            exactly_once=run.processing_guarantee == EXACTLY_ONCE,
-            origins=[
-                *(origins.of(edge.source, self.member_index, p) for p in producers),
-                *(origins.of_all(edge.source, member) for member in wiring.incoming),
-            ],
-        )
+        all_origins = [
+            *(origins.of(edge.source, self.member_index, p) for p in producers),
+            *(origins.of_all(edge.source, member) for member in wiring.incoming),
+        ]
+        return _merging(edge, edge.dest_ordinal, queues, all_origins, run)
 
     def _outbound(self, edge: Edge, wiring: Wiring, index: int) -> OutboundEdge:
         """The routing of one producer, to local consumers and to senders."""
@@ -429,6 +424,25 @@ class ExecutionPlan:
             return [(0, 0)] * self.partition_count
         parallelism = vertex.parallelism(self._default_parallelism)
         return assign(self.partition_count, self.member_count, parallelism)
+
+
+def _merging(
+    edge: Edge,
+    ordinal: int,
+    queues: Sequence[BoundedQueue],
+    origins: Sequence[frozenset[Any]],
+    run: RunContext,
+) -> InboundEdge:
+    """The end of an edge that merges these queues."""
+    priority = edge.priority_value
+    if edge.sort_key is not None:
+        return OrderedInboundEdge(
+            ordinal, queues, edge.sort_key, priority=priority, origins=origins
+        )
+    exactly_once = run.processing_guarantee == EXACTLY_ONCE
+    return InboundEdge(
+        ordinal, queues, priority=priority, exactly_once=exactly_once, origins=origins
+    )
 
 
 def _check_members(dag: DAG) -> None:

@@ -206,6 +206,12 @@ class JobConfig:
                     f"to interrupt it, cancel the job, which commits, and submit it again"
                 )
             return
+        merging = next((e for e in dag.edges if e.sort_key is not None), None) if dag else None
+        if merging is not None and any(asked):
+            raise UnsupportedFeatureError(
+                f"{merging}: what is merged in order is not in snapshots: leave out .ordered(), or "
+                f"processing_guarantee and snapshot_dir"
+            )
         if self.snapshot_dir is not None:
             if dag is not None and self.processing_guarantee != NONE:
                 check_saves(dag, f"when the job, which runs {self.processing_guarantee}, restarts")

@@ -50,6 +50,13 @@ def mode_of(dag: DAG, config: JobConfig) -> SparkMode:
     mode = _choose(dag, config)
     if mode.kind == MEMBERS:
         _check_members(dag, mode)
+        return mode
+    merging = next((edge for edge in dag.edges if edge.sort_key is not None), None)
+    if merging is not None:
+        raise UnsupportedFeatureError(
+            f"{merging}: a shuffle of Spark's does not merge what is sorted: sort behind it, or "
+            f"write streaming={MEMBERS!r}"
+        )
     return mode
 
 
