@@ -53,6 +53,23 @@ def test_idle_input_does_not_lag():
     assert metrics.snapshot()["watermark_lag"] == 10
 
 
+def test_each_partition_of_a_source_says_how_far_event_time_is():
+    first = [Timed(40, "a"), pause(1000), Timed(2000, "b"), pause(10**9)]
+    p, out = Pipeline("p"), sinks.collect()
+    source = p.read_from(
+        scripted_stream(first, [Timed(1007, "c"), pause(10**9)]), local_parallelism=1
+    )
+    source.with_native_timestamps(0, idle_timeout=500).write_to(out)
+    clock = VirtualClock()
+    with EmbeddedEngine(clock=clock) as engine:
+        job = engine.submit(p)
+        assert_collected_eventually(job, out, ["a", "b", "c"])
+        (row,) = job.metrics()["scripted-stream"].processors
+        ahead, behind = row["partitions"]
+    assert (ahead["name"], ahead["watermark"]) == ("0", 2000)
+    assert behind == {"name": "1", "watermark": 1000, "watermark_lag": None, "is_idle": True}
+
+
 def test_vertex_lags_as_its_slowest_processor_does():
     clock = Clock()
     slow, fast, idle, unused = (TaskletMetrics("v", i, clock=clock) for i in range(4))

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, whole_item
+from jetlet.testing import Timed, pause, scripted_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -180,6 +181,24 @@ def test_timestamps_that_are_no_milliseconds_are_shown_as_they_are(engine, brows
     browser.wait(lambda: "17000000" in browser.text("#panel td:nth-child(2)"))
     assert "17000000" in browser.text("#details")
     assert browser.complaints() == []
+
+
+def test_each_partition_of_a_source_has_its_event_time(engine, browser):
+    stream = scripted_stream([Timed(1000, 1), pause(3_600_000)], [Timed(5000, 5), pause(3_600_000)])
+    p = Pipeline("parted")
+    stage = p.read_from(stream, name="read", local_parallelism=1)
+    stage.with_native_timestamps(0, idle_timeout=1).write_to(sinks.noop())
+    engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.click("#tab-time")
+    browser.wait(
+        lambda: "Idle, so that nobody waits for them: read 0, read 1." in browser.text("#panel")
+    )
+    rows = [row.text.split() for row in browser.find("#panel div:last-of-type tbody tr")]
+    assert rows == [
+        ["read", number, "0", "1970-01-01", f"00:00:0{time}.000", "idle"]
+        for number, time in [("0", 1), ("1", 5)]
+    ]
 
 
 def test_who_does_not_know_the_token_gets_nothing(engine, browser):

@@ -11,7 +11,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE, IDLE, BroadcastKey, SnapshotBarrier, SpecialItem, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, partition_id, stable_hash
-from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.processor import PartitionTime, Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, Repeats, State, Traits
 from jetlet.core.traverser import Traverser, traverse, traverse_fn, traverse_items
 from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, RunHook, Vertex
@@ -31,6 +31,7 @@ __all__ = [
     "Inbox",
     "Ordinals",
     "Outbox",
+    "PartitionTime",
     "Processor",
     "ProcessorContext",
     "ProcessorSupplier",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.inbox import Inbox
@@ -93,6 +93,17 @@ class ProcessorContext:
         return logging.getLogger(f"jetlet.job.{self.job_name}.{self.vertex_name}")
 
 
+class PartitionTime(NamedTuple):
+    """How far event time is in one partition of a source."""
+
+    partition: str
+    """The name of the partition."""
+    watermark: int | None
+    """``None`` if nothing has come of it so far."""
+    is_idle: bool
+    """True if nobody waits for it: nothing comes of it now."""
+
+
 class Processor:
     """The logic of a vertex. Subclass it and override the callbacks you need.
 
@@ -147,6 +158,10 @@ class Processor:
 
     def close(self) -> None:
         """Called once at the end, also after a failure, off the cooperative threads; may block."""
+
+    def partition_times(self) -> Sequence[PartitionTime]:
+        """For the job's metrics: how far a source is in each of its partitions; from any thread."""
+        return ()
 
     # --- Data -------------------------------------------------------------------------------
 

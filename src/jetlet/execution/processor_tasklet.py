@@ -81,6 +81,7 @@ class ProcessorTasklet(Tasklet):
             context.clock,
         )
         self.metrics.may_block = not processor.is_cooperative
+        self.metrics.partition_times = processor.partition_times
         self._part = snapshots or TaskletSnapshots(SnapshotContext())
         self.outbox = EdgeOutbox(outbound, self._part.state)
         if processor.makes_watermarks or not inbound:

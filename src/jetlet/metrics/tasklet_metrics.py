@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
 from jetlet.core.items import IDLE_TIMESTAMP
+from jetlet.core.processor import PartitionTime
 from jetlet.metrics.latency import Latency
 from jetlet.metrics.stopwatch import Stopwatch
 
@@ -67,6 +68,7 @@ class TaskletMetrics:
         "life",
         "longest_call_ns",
         "may_block",
+        "partition_times",
         "processor",
         "received",
         "slow_calls",
@@ -107,6 +109,8 @@ class TaskletMetrics:
         """Event time: the coalesced watermark of the input, or that of the source itself."""
         self.is_idle = False
         """True if event time stands still on purpose: nothing comes in."""
+        self.partition_times: Callable[[], Iterable[PartitionTime]] = tuple
+        """Of a source: how far it is in each of its partitions."""
         self.histogram = [0] * 65
         self.counters: dict[str, int] = {}
         self.letters: deque[dict[str, Any]] = deque(maxlen=LETTERS)
@@ -149,9 +153,8 @@ class TaskletMetrics:
         """A latency marker has come to its end."""
         self.latency.add(max(0, self._clock.time_ms() - born_ms))
 
-    def _watermark_lag(self) -> int | None:
-        watermark = self.watermark
-        return None if watermark is None or self.is_idle else self._clock.time_ms() - watermark
+    def _lag(self, watermark: int | None, *, is_idle: bool) -> int | None:
+        return None if watermark is None or is_idle else self._clock.time_ms() - watermark
 
     def may_report(self, now_ns: int) -> bool:
         """True if nothing was logged about this processor for a while."""
@@ -174,7 +177,16 @@ class TaskletMetrics:
             "queue_capacity": sum(capacity for _, capacity in inputs.values()),
             "watermark": self.watermark,
             "is_idle": self.is_idle,
-            "watermark_lag": self._watermark_lag(),
+            "watermark_lag": self._lag(self.watermark, is_idle=self.is_idle),
+            "partitions": [
+                {
+                    "name": each.partition,
+                    "watermark": each.watermark,
+                    "watermark_lag": self._lag(each.watermark, is_idle=each.is_idle),
+                    "is_idle": each.is_idle,
+                }
+                for each in self.partition_times()
+            ],
             "calls": self.calls,
             "blocked_calls": self.blocked_calls,
             "stalled_calls": self.stalled_calls,

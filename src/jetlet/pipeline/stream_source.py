@@ -124,6 +124,10 @@ class StreamSource(Described, ABC, Generic[T]):
         """
         return number
 
+    def partition_name(self, number: int, partition: Any) -> str:
+        """What a person knows a partition by; by default what a snapshot does."""
+        return str(self.partition_key(number, partition))
+
     @property
     def is_bounded(self) -> bool:
         """True if it was asked to end."""

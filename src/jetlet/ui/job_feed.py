@@ -23,6 +23,8 @@ Logs = Callable[[], Sequence[Mapping[str, Any]]]
 
 SHOWN_LETTERS: Final = 30
 SHOWN_LOGS: Final = 200
+SHOWN_PARTITIONS: Final = 200
+"""Of more partitions of a processor those are shown that are furthest behind."""
 EDGE_LABEL: Final = (82.0, 30.0)
 """Room for the rate and the fill of an edge."""
 LEAST_WIDTH: Final = 176.0
@@ -111,9 +113,7 @@ def _details(vertex: VertexMetrics) -> dict[str, Any]:
                 "emitted": row["emitted"],
                 "queue": row["queue_size"],
                 "capacity": row["queue_capacity"],
-                "watermark": row["watermark"],
-                "lag_ms": row["watermark_lag"],
-                "is_idle": row["is_idle"],
+                "partitions": _furthest_behind(row.get("partitions", ())),
                 "elapsed_ns": row["elapsed_ns"],
                 "busy_ns": row["busy_ns"],
                 "blocked_ns": row["blocked_ns"],
@@ -121,6 +121,13 @@ def _details(vertex: VertexMetrics) -> dict[str, Any]:
             for row in vertex.processors
         ],
     }
+
+
+def _furthest_behind(partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    if len(partitions) <= SHOWN_PARTITIONS:
+        return list(partitions)
+    behind = sorted(partitions, key=lambda row: -(row["watermark_lag"] or 0))
+    return behind[:SHOWN_PARTITIONS]
 
 
 def _latency(vertex: VertexMetrics) -> dict[str, Any]:

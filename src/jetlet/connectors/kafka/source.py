@@ -288,6 +288,10 @@ class KafkaSource(StreamSource[T]):
         # A topic may get more partitions, which would move those of the topics behind it.
         return partition.place
 
+    def partition_name(self, number: int, partition: KafkaPartition) -> str:
+        topic, index = partition.place
+        return f"{topic}[{index}]"
+
     def open(
         self, partitions: Sequence[KafkaPartition], context: ProcessorContext
     ) -> StreamReader[T]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from jetlet.core.clock import Clock
 from jetlet.core.inbox import Inbox
-from jetlet.core.items import BroadcastKey
+from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
-from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.processor import PartitionTime, Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import StreamSupplier
 from jetlet.errors import ProcessorContractError
@@ -97,6 +97,7 @@ class StreamReadProcessor(BatchProcessor):
             self._times = timestamp_loop(timestamps.fn)
         self._mine: list[Any] = []
         """Keys of its partitions. The reader knows them by their index in here."""
+        self._names: list[str] = []
         self._reader: StreamReader[Any] | None = None
         self._watermarks: WatermarkSource | None = None
         self._is_at_end = False
@@ -117,6 +118,7 @@ class StreamReadProcessor(BatchProcessor):
         if not mine:
             return
         self._mine = [source.partition_key(i, partitions[i]) for i in mine]
+        self._names = [source.partition_name(i, partitions[i]) for i in mine]
         self._reader = source.open([partitions[i] for i in mine], context)
         if self._timestamps.kind != "none":
             self._watermarks = WatermarkSource(
@@ -126,6 +128,16 @@ class StreamReadProcessor(BatchProcessor):
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
+
+    def partition_times(self) -> Sequence[PartitionTime]:
+        watermarks = self._watermarks
+        if watermarks is None:
+            return ()
+        times = map(watermarks.watermark_of, range(len(self._names)))
+        return [
+            PartitionTime(name, None if time == MIN_TIMESTAMP else time, watermarks.is_idle(index))
+            for index, (name, time) in enumerate(zip(self._names, times, strict=True))
+        ]
 
     def interrupt(self) -> None:
         """The job is ending; from any thread."""

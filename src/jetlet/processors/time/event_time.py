@@ -141,8 +141,12 @@ class WatermarkSource:
         return self._coalescer.observe_watermark(partition, IDLE.timestamp)
 
     def watermark_of(self, partition: int) -> int:
-        """How far a partition is, for a snapshot."""
+        """How far a partition is; from any thread."""
         return self._watermarks[partition]
+
+    def is_idle(self, partition: int) -> bool:
+        """True if a partition is not waited for now; from any thread."""
+        return partition in self._idle
 
     def restore(self, partition: int, watermark: int) -> None:
         """A partition goes on from where it was; what comes of it has been emitted before."""

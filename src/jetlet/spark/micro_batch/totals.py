@@ -18,6 +18,7 @@ _LATEST = (
     "inputs",
     "call_ns",
     "is_idle",
+    "partitions",
     "watermark",
     "watermark_lag",
 )

@@ -491,18 +491,17 @@ function fill(key, parts) {
 
 function showTime(job, key) {
   const rows = job.vertices.filter((v) => v.watermark !== null && v.watermark !== undefined);
-  fill(key + JSON.stringify([rows.map((v) => [v.watermark, v.watermark_lag_ms, v.processors]), job.latency]), () => {
-    const idle = rows.flatMap((v) => v.processors.filter((p) => p.is_idle).map((p) => `${v.name} ${p.processor} on member ${p.member}`));
-    const sources = rows.filter((v) => job.shape.boxes.some((b) => b.name === v.name && b.kind === "source"));
-    return [
-      table(["vertex", "watermark (UTC)", "behind the clock", "late"], rows.map((v) => [v.name, moment(v.watermark), v.watermark_lag_ms === null ? "idle" : duration(v.watermark_lag_ms), count(v.late_events)])),
-      sources.length ? make("h3", {}, "Event time of each part of the sources") : null,
-      sources.length ? table(["source", "member", "processor", "watermark (UTC)", "behind the clock"], sources.flatMap((v) => v.processors.map((p) => [v.name, String(p.member), String(p.processor), p.watermark === null ? "none so far" : moment(p.watermark), p.is_idle ? "idle" : p.lag_ms === null ? "–" : duration(p.lag_ms)]))) : null,
-      idle.length ? make("p", { class: "empty" }, `Idle, so that nobody waits for them: ${idle.join(", ")}.`) : null,
-      job.latency?.length ? make("h3", {}, "From source to sink") : null,
-      job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), ...[l.p50_ms, l.p99_ms, l.p999_ms, l.longest_ms].map((ms) => (ms < 1 ? "under 1 ms" : duration(ms)))])) : null,
-    ];
-  });
+  const sources = new Set(job.shape.boxes.filter((b) => b.kind === "source").map((b) => b.name));
+  const parts = job.vertices.filter((v) => sources.has(v.name)).flatMap((v) => (v.processors ?? []).flatMap((p) => p.partitions.map((part) => ({ ...part, source: v.name, member: p.member }))));
+  const idle = parts.filter((part) => part.is_idle).map((part) => `${part.source} ${part.name}`);
+  fill(key + JSON.stringify([rows.map((v) => [v.watermark, v.watermark_lag_ms]), parts, job.latency]), () => [
+    table(["vertex", "watermark (UTC)", "behind the clock", "late"], rows.map((v) => [v.name, moment(v.watermark), v.watermark_lag_ms === null ? "idle" : duration(v.watermark_lag_ms), count(v.late_events)])),
+    parts.length ? make("h3", {}, "Partitions of the sources") : null,
+    idle.length ? make("p", { class: "empty" }, `Idle, so that nobody waits for them: ${idle.join(", ")}.`) : null,
+    parts.length ? table(["source", "partition", "member", "watermark (UTC)", "behind the clock"], parts.map((part) => [part.source, part.name, String(part.member), part.watermark === null ? "none so far" : moment(part.watermark), part.is_idle ? "idle" : part.watermark_lag === null ? "–" : duration(part.watermark_lag)]), [0, 1]) : null,
+    job.latency?.length ? make("h3", {}, "From source to sink") : null,
+    job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), ...[l.p50_ms, l.p99_ms, l.p999_ms, l.longest_ms].map((ms) => (ms < 1 ? "under 1 ms" : duration(ms)))])) : null,
+  ]);
 }
 
 function showStages(job, key) {
