@@ -9,7 +9,7 @@ import pytest
 
 from jetlet.spark.micro_batch.state_pickle import _copy, dump_state
 
-cloudpickle = pytest.importorskip("pyspark.cloudpickle").cloudpickle
+cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 
 SOURCE = """
 class Basket:
@@ -40,8 +40,12 @@ def new_process(monkeypatch):
     """A function that makes cloudpickle forget the classes that have come."""
 
     def forget():
-        monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
-        monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", WeakKeyDictionary())
+        monkeypatch.setattr(
+            cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary()
+        )
+        monkeypatch.setattr(
+            cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", WeakKeyDictionary()
+        )
         _copy.cache_clear()
 
     forget()

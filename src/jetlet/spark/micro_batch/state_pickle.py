@@ -30,22 +30,26 @@ def _dump_by_name(value: Any, **options: Any) -> bytes:
 
 
 def _library() -> Any:
-    # The copy by which code comes to a worker: it knows the classes that have come.
+    # The copy by which code comes to a worker.
     from pyspark import cloudpickle
 
-    return cloudpickle.cloudpickle
+    return cloudpickle
+
+
+def _classes() -> Any:
+    """The part of it that knows the classes that have come."""
+    return _library().cloudpickle
 
 
 @functools.cache
 def _pickler() -> Callable[..., Any]:
     """The class, which can be made only where PySpark is."""
-    library = _library()
-    base: Any = library.Pickler
+    base: Any = _library().Pickler
 
     class StatePickler(base):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type) and "<locals>" not in obj.__qualname__:
-                number = library._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(obj)
+                number = _classes()._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(obj)
                 if number is not None:
                     return _find_class, (number, obj.__module__, obj.__qualname__, _copy(obj))
             return super().reducer_override(obj)
@@ -61,7 +65,7 @@ def _copy(kind: type) -> bytes:
 
 def _find_class(number: str, module: str, name: str, copy: bytes) -> Any:
     """The class as it came to this process, or else one that has its name now, or the copy."""
-    known = _library()._DYNAMIC_CLASS_TRACKER_BY_ID
+    known = _classes()._DYNAMIC_CLASS_TRACKER_BY_ID
     if number in known:
         return known[number]
     # The newest last: an older one belongs to state of a run before.
