@@ -18,10 +18,10 @@ def package_version(name: str) -> str | None:
 
 
 def python_version() -> str:
-    """The version of this Python, and what is special about it."""
+    """The version of this Python, and whether its threads share a lock."""
     gil = getattr(sys, "_is_gil_enabled", None)
-    threads = "" if gil is None or gil() else ", free-threaded"
-    return f"{platform.python_version()} ({platform.python_implementation()}{threads})"
+    lock = "with the GIL" if gil is None or gil() else "without the GIL"
+    return f"{platform.python_version()} ({platform.python_implementation()}, {lock})"
 
 
 def versions() -> dict[str, str]:

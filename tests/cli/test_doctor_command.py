@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 
 import pytest
 
 from jetlet import __version__
 from jetlet.cli import doctor_command
+from jetlet.versions import python_version
 
 
 def lines(output):
@@ -74,9 +76,21 @@ def test_versions_are_compared_by_number(version, wanted, expected):
 def test_versions(project):
     assert project.jetlet("--version").output == f"jetlet, version {__version__}\n"
     said = project.jetlet("--version", "-v").output
-    assert f"python, {platform.python_version()}" in said
+    assert f"python, {platform.python_version()} (CPython, with" in said
     assert "pyarrow, " in said
-    assert re.search(r"^java, \d+$", said, re.MULTILINE)
+    assert re.search(r"^pyspark, (\S+)\n(.*\n)*spark, \1$", said, re.MULTILINE)
+    assert re.search(r"^java, \d+\S*$", said, re.MULTILINE)
+
+
+def test_the_version_of_a_server_is_not_guessed(project, monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    said = project.jetlet("--version", "-v").output
+    assert "spark, what the server at sc://host has: jetlet doctor asks it\n" in said
+
+
+def test_a_python_without_a_lock_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert python_version().endswith("(CPython, without the GIL)")
 
 
 @pytest.mark.spark

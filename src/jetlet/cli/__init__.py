@@ -16,6 +16,7 @@ imported when it is called, so that ``jetlet --version`` is quick. Exit codes ar
 from __future__ import annotations
 
 import importlib
+import os
 from typing import ClassVar
 
 import click
@@ -108,15 +109,31 @@ def _show_version(*, verbose: bool) -> None:
     if verbose:
         from jetlet.versions import versions
 
-        for name, version in {**versions(), "java": _java()}.items():
+        for name, version in {**versions(), "spark": _spark(), "java": _java()}.items():
             if name != "jetlet":
                 click.echo(f"{name}, {version}")
 
 
+def _spark() -> str:
+    """The Spark that jobs run on where they are not told otherwise, which is not started."""
+    from jetlet.spark.launch.gateway import spark_home
+    from jetlet.spark.launch.versions import installed_version
+
+    if remote := os.environ.get("SPARK_REMOTE"):
+        return f"what the server at {remote} has: jetlet doctor asks it"
+    try:
+        home = spark_home()
+    except JetletError:
+        return "none"
+    return installed_version(home) or f"unknown, in {home}"
+
+
 def _java() -> str:
-    from jetlet.spark.launch.java import find_java
+    from jetlet.spark.launch.java import find_java, parse_version
 
     try:
-        return str(find_java().major)
+        java = find_java()
     except JetletError:
         return "none that Spark can use"
+    found = parse_version(java.version)
+    return str(java.major) if found is None else found[0]

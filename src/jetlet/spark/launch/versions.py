@@ -25,6 +25,7 @@ from jetlet.errors import UnsupportedFeatureError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ __all__ = [
     "check_version",
     "checkpoint_file_manager",
     "imported_by_pyspark",
+    "installed_version",
     "is_classic",
     "kept_on_two_executors",
     "repartition_by_id",
@@ -109,6 +111,13 @@ def _parsed(text: str) -> Version | None:
 
 def _shown(version: Version) -> str:
     return ".".join(map(str, version))
+
+
+def installed_version(home: Path) -> str | None:
+    """The version of the Spark that is installed there, as far as the name of its jar tells."""
+    for jar in home.glob("jars/spark-core_*.jar"):
+        return jar.stem.partition("-")[2].partition("-")[2]
+    return None
 
 
 def versions_of(session: SparkSession | None) -> dict[str, str]:
