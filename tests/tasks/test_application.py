@@ -7,7 +7,15 @@ import pickle
 import pytest
 
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
-from jetlet.tasks import Input, Output, TaskApplication, TaskConfig, systems
+from jetlet.tasks import (
+    Input,
+    Output,
+    TaskApplication,
+    TaskConfig,
+    checkpoints,
+    stores,
+    systems,
+)
 from jetlet.tasks.assignment import assign_tasks
 from jetlet.tasks.envelope import SystemStreamPartition
 
@@ -60,12 +68,37 @@ def test_mistakes_are_refused_when_it_is_made(memory, options, instead):
         {"batch_size": 0},
         {"grouping": "key"},
         {"chooser": 1},
+        {"processing_guarantee": "none"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(options):
     (name,) = options
     with pytest.raises(InvalidArgumentError, match=name):
         TaskConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        ({"checkpoints": None}, "only one container at a time"),
+        ({"checkpoints": checkpoints.in_memory()}, "only one container at a time"),
+        ({"outputs": ["m.side"]}, r"write to systems\.log"),
+        ({"stores": {"s": stores.in_memory()}}, "give it a changelog"),
+    ],
+)
+def test_exactly_once_is_refused_where_it_cannot_be(memory, tmp_path, options, instead):
+    exact = {
+        "checkpoints": checkpoints.in_directory(tmp_path),
+        "config": TaskConfig(processing_guarantee="exactly-once"),
+    }
+    application(memory, **exact)
+    with pytest.raises(InvalidArgumentError, match=instead):
+        application(memory, **exact | options)
+
+
+def test_exactly_once_does_not_go_with_commits_beside_messages():
+    with pytest.raises(InvalidArgumentError, match="cannot tell what they have sent"):
+        TaskConfig(processing_guarantee="exactly-once", async_commit=True)
 
 
 def test_defaults_are_those_of_the_reference():

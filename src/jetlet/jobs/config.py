@@ -203,7 +203,8 @@ class JobConfig:
                     f"{dag.name!r} has tasks, which are committed to checkpoints of their own and "
                     f"take no snapshots: leave out processing_guarantee and snapshot_dir, and "
                     f'write TaskApplication(..., checkpoints=checkpoints.in_directory("state")); '
-                    f"to interrupt it, cancel the job, which commits, and submit it again"
+                    f"to interrupt it, cancel the job, which commits, and submit it again; "
+                    f"exactly-once is TaskConfig(processing_guarantee='exactly-once')"
                 )
             return
         merging = next((e for e in dag.edges if e.sort_key is not None), None) if dag else None

@@ -22,7 +22,7 @@ or ``jetlet run FILE:app``. Each member of the engine is a container and has its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -35,10 +35,11 @@ from jetlet.execution.tasklet import Tasklet
 from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.job import Job
+from jetlet.snapshots.context import EXACTLY_ONCE
 from jetlet.tasks.assignment import TaskAssignment, assign_tasks
 from jetlet.tasks.config import TaskConfig
 from jetlet.tasks.envelope import Offset, SystemStream, SystemStreamPartition
-from jetlet.tasks.state.container_storage import Checkpoint, CheckpointFactory, StoreFactory
+from jetlet.tasks.state.container_storage import CheckpointFactory, StoreFactory
 from jetlet.tasks.systems.system import EARLIEST, LATEST, Start, System
 from jetlet.tasks.task import task_factory
 
@@ -147,11 +148,35 @@ class TaskApplication:
                 )
         for each in (*self.inputs, *self.outputs):
             self.system_stream(each.stream)
+        if self.config.processing_guarantee == EXACTLY_ONCE:
+            self._check_exactly_once()
         names = [each.stream for each in self.inputs]
         if len(set(names)) < len(names):
             raise InvalidArgumentError(
                 f"TaskApplication({self.name!r}): an input is there twice: {', '.join(names)}"
             )
+
+    def _check_exactly_once(self) -> None:
+        """Refuse what could show or lose something twice."""
+        what = f"TaskApplication({self.name!r}): processing_guarantee={EXACTLY_ONCE!r}"
+        if self.checkpoints is None or not self.checkpoints.is_exclusive:
+            raise InvalidArgumentError(
+                f"{what} needs checkpoints that only one container at a time can write: write "
+                f'checkpoints=checkpoints.in_directory("checkpoints"), or in_log'
+            )
+        for output in self.outputs:
+            system = self.systems[self.system_stream(output.stream).system]
+            if not system.has_transactions:
+                raise InvalidArgumentError(
+                    f"{what}: the output {output.stream!r} is in {system!r}, which cannot hold "
+                    f"messages back until they are committed; write to systems.log(...)"
+                )
+        for name, store in self.stores.items():
+            if getattr(store, "changelog", None) is None:
+                raise InvalidArgumentError(
+                    f"{what}: the store {name!r} may be ahead of its checkpoint: give it a "
+                    f'changelog, such as changelog="changelogs"'
+                )
 
     def system_stream(self, stream: str) -> SystemStream:
         """The system and the stream of ``"system.stream"``."""
@@ -220,7 +245,7 @@ class TaskApplication:
                 saved = manager.read(task.name)
                 if saved is not None:
                     kept = {p: o for p, o in saved.offsets.items() if p.system_stream != forgotten}
-                    manager.write(task.name, Checkpoint(kept, saved.stores))
+                    manager.write(task.name, replace(saved, offsets=kept))
         finally:
             manager.close()
 

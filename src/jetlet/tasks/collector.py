@@ -8,7 +8,7 @@ from typing import Any
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.tasks.envelope import OutgoingEnvelope, SystemStream
-from jetlet.tasks.systems.system import SystemProducer
+from jetlet.tasks.systems.system import SystemProducer, TransactionalProducer
 
 
 class Lane:
@@ -25,7 +25,7 @@ class Lane:
 
 
 class Collector:
-    """One for a container, shared by its tasks.
+    """One for a container, shared by its tasks; with transactions, one for each task.
 
     ``send`` only puts the message into a list, from any thread. The event loop hands the lists over
     after each turn, and a commit before it flushes: producers get batches, in the order sent.
@@ -34,7 +34,7 @@ class Collector:
     def __init__(
         self, producers: Mapping[str, SystemProducer], outputs: Iterable[SystemStream]
     ) -> None:
-        self._producers = tuple(producers.values())
+        self._producers = dict(producers)
         self.lanes = tuple(Lane(stream, producers[stream.system]) for stream in outputs)
         self._lane_of: dict[str | SystemStream, Lane] = {lane.stream: lane for lane in self.lanes}
         self._lane_of |= {str(lane.stream): lane for lane in self.lanes}
@@ -59,10 +59,9 @@ class Collector:
             )
         lane.box.append(OutgoingEnvelope(message, key, partition, timestamp))
 
-    @property
-    def sent(self) -> int:
-        """Messages that were handed over so far."""
-        return sum(lane.sent for lane in self.lanes)
+    def sent(self) -> dict[SystemStream, int]:
+        """Messages that were handed over so far, by stream."""
+        return {lane.stream: lane.sent for lane in self.lanes}
 
     def hand_over(self) -> bool:
         """Give the producers what was sent until now; true if there was anything."""
@@ -84,5 +83,22 @@ class Collector:
     def flush(self) -> None:
         """Return when all that was sent until now is safe."""
         self.hand_over()
-        for producer in self._producers:
+        for producer in self._producers.values():
             producer.flush()
+
+    def prepare(self) -> dict[str, dict[str, Any]]:
+        """The same, and what is to be shown by :meth:`commit`, by system."""
+        self.flush()
+        prepared = {
+            name: producer.prepare()
+            for name, producer in self._producers.items()
+            if isinstance(producer, TransactionalProducer)
+        }
+        return {name: each for name, each in prepared.items() if each}
+
+    def commit(self, prepared: Mapping[str, Mapping[str, Any]]) -> None:
+        """Show it."""
+        for name, each in prepared.items():
+            producer = self._producers[name]
+            assert isinstance(producer, TransactionalProducer)
+            producer.commit(each)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jetlet.errors import InvalidArgumentError
+from jetlet.snapshots.context import AT_LEAST_ONCE, EXACTLY_ONCE
 
 Grouping = Literal["partition", "stream-partition"]
 _GROUPINGS = ("partition", "stream-partition")
+TaskGuarantee = Literal["at-least-once", "exactly-once"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,10 @@ class TaskConfig:
     """Whether a commit may happen while messages are in flight, and messages begin while it is
     under way. Offsets stay exact. Stores may have more in them than the messages before the
     checkpoint put there: after a crash some are applied twice."""
+    processing_guarantee: TaskGuarantee = "at-least-once"
+    """``"at-least-once"``: after a failure some messages are sent again. ``"exactly-once"``: what a
+    task sends is seen once the task is committed, as often as if nothing had failed. It needs
+    checkpoints in a directory or a log, changelogs, and outputs in ``systems.log``."""
     callback_timeout: float | None = None
     """How long a message may be in flight before the job fails. One that is processed on the thread
     of the event loop is reported when the call returns."""
@@ -59,6 +65,16 @@ class TaskConfig:
             if seconds is not None:
                 _check_seconds(name, seconds, " or None")
         _check_seconds("poll_interval", self.poll_interval)
+        if self.processing_guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+            raise InvalidArgumentError(
+                f"TaskConfig(processing_guarantee={self.processing_guarantee!r}): write "
+                f"{AT_LEAST_ONCE!r} or {EXACTLY_ONCE!r}"
+            )
+        if self.processing_guarantee == EXACTLY_ONCE and self.async_commit:
+            raise InvalidArgumentError(
+                "TaskConfig(async_commit=True): a commit beside messages in flight cannot tell "
+                f"what they have sent: leave it out, or processing_guarantee={EXACTLY_ONCE!r}"
+            )
         if self.grouping not in _GROUPINGS:
             raise InvalidArgumentError(
                 f"TaskConfig(grouping={self.grouping!r}): write one of {', '.join(_GROUPINGS)}"

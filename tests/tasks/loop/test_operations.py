@@ -280,7 +280,7 @@ def test_commit_takes_offsets_flushes_producers_then_stores_then_writes_the_chec
         coordinator.commit()
 
     b = bench(task, log=log, stores={"s": Stores()})
-    producer = b.loop._collector._producers[0]
+    (producer,) = b.loop._collectors[0]._producers.values()
     send = producer.send
     producer.send = lambda stream, batch: (log.append(("send", len(batch))), send(stream, batch))
     producer.flush = lambda: log.append(("flush", "producer"))

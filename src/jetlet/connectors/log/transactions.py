@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -131,10 +131,15 @@ class LogTransactionWriter(TransactionWriter[T], Generic[T]):
         self._size = 0
 
     def write(self, batch: Sequence[T]) -> None:
-        file, timestamp = self._file, self._timestamp
-        assert file is not None
+        timestamp = self._timestamp
         times = None if timestamp is None else [timestamp(item) for item in batch]
-        for partition, blocks in self._staging.log.encode(batch, key=self._key, timestamps=times):
+        self.stage(self._staging.log.encode(batch, key=self._key, timestamps=times))
+
+    def stage(self, encoded: Iterable[tuple[int, Sequence[EncodedBlock]]]) -> None:
+        """Write blocks to the open transaction, by the partitions that they are for."""
+        file = self._file
+        assert file is not None
+        for partition, blocks in encoded:
             starts = self._blocks.setdefault(partition, array("Q"))
             for block in blocks:
                 tagged = block.tagged(self._tag)

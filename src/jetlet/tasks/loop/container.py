@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -18,11 +19,12 @@ from jetlet.core.processor import ProcessorContext
 from jetlet.execution.worker import EngineThread
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.processors.coroutines.member_loop import STOP_TIMEOUT
+from jetlet.snapshots.context import EXACTLY_ONCE
 from jetlet.tasks.application import TaskApplication, check_window
 from jetlet.tasks.assignment import TaskAssignment
 from jetlet.tasks.collector import Collector
 from jetlet.tasks.context import TaskContext
-from jetlet.tasks.envelope import Offset, SystemStreamPartition
+from jetlet.tasks.envelope import Offset, SystemStream, SystemStreamPartition
 from jetlet.tasks.loop.chooser import ChooserContext, RoundRobinChooser, make_chooser
 from jetlet.tasks.loop.consumer_tasklet import ConsumerTasklet
 from jetlet.tasks.loop.coroutines import CompletedMessages
@@ -95,6 +97,8 @@ class Container:
         self._loop: EventLoop | None = None
         self._queue: MessageQueue | None = None
         self._collector = collector
+        self._collectors: tuple[Collector, ...] = ()
+        """All that there are."""
         self._started_ns = 0
         self._give_up_at: float | None = None
         self._stuck: set[str] = set()
@@ -119,7 +123,7 @@ class Container:
                 stack.callback(checkpoints.close)
             saved = {each.name: _read(checkpoints, each) for each in self._assignments}
             offsets = {each.name: _offsets(saved[each.name], each) for each in self._assignments}
-            collector = self._collector or self._open_producers(stack)
+            collectors = self._open_collectors(saved, stack)
             stores = {
                 each.name: self._open_stores(each, saved[each.name], stack)
                 for each in self._assignments
@@ -133,7 +137,7 @@ class Container:
                     self._task_context(each, stores[each.name], mailbox),
                     offsets[each.name],
                     saved[each.name],
-                    collector=collector,
+                    collector=collectors[each.name],
                     coordinator=Coordinator(each.name, mailbox),
                     checkpoints=checkpoints,
                 )
@@ -175,7 +179,7 @@ class Container:
                 workers,
                 queue,
                 chooser,
-                collector,
+                self._collectors,
                 mailbox,
                 config=config,
                 clock=self._clock,
@@ -184,7 +188,7 @@ class Container:
                 coroutines=coroutines,
                 lease_asyncio=lease,
             )
-            self._queue, self._collector = queue, collector
+            self._queue = queue
             self._started_ns = self._clock.monotonic_ns()
             self._open_inputs(starts, queue, stack)
             self._loop = loop
@@ -196,8 +200,33 @@ class Container:
         """Close everything, in the opposite order; idempotent."""
         self._stack.close()
 
-    def _open_producers(self, stack: ExitStack) -> Collector:
+    def _open_collectors(
+        self, saved: Mapping[str, Checkpoint | None], stack: ExitStack
+    ) -> dict[str, Collector]:
+        """What each task sends by: all by the same, or each by transactions of its own."""
         streams = [self._app.system_stream(output.stream) for output in self._app.outputs]
+        is_exact = self._config.processing_guarantee == EXACTLY_ONCE
+        collectors = {}
+        for task, checkpoint in saved.items():
+            prepared = {} if checkpoint is None else checkpoint.transactions
+            # Those of an earlier run are shown whatever the guarantee is now.
+            systems = {stream.system for stream in streams} if is_exact else set(prepared)
+            producers = {}
+            for name in sorted(systems | set(prepared)):
+                producers[name] = self._app.systems[name].transactional_producer(self.name, task)
+                stack.callback(producers[name].close)
+                mine = [stream.stream for stream in streams if stream.system == name]
+                producers[name].recover(mine, prepared.get(name, {}))
+            if is_exact:
+                collectors[task] = Collector(producers, streams)
+        if is_exact:
+            self._collectors = tuple(collectors.values())
+            return collectors
+        collector = self._collector or self._open_producers(streams, stack)
+        self._collectors = (collector,)
+        return dict.fromkeys(saved, collector)
+
+    def _open_producers(self, streams: Sequence[SystemStream], stack: ExitStack) -> Collector:
         producers = {}
         for system in dict.fromkeys(stream.system for stream in streams):
             producers[system] = self._app.systems[system].producer()
@@ -400,9 +429,12 @@ class Container:
 
     def metrics_rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """What is known of the container and of its streams; from any thread."""
-        queue, loop, collector = self._queue, self._loop, self._collector
-        if queue is None or loop is None or collector is None:
+        queue, loop = self._queue, self._loop
+        if queue is None or loop is None:
             return
+        sent: Counter[SystemStream] = Counter()
+        for collector in self._collectors:
+            sent.update(collector.sent())
         read: dict[str, int] = {}
         for partition in queue.partitions.values():
             stream = str(partition.partition.system_stream)
@@ -412,7 +444,7 @@ class Container:
         yield (
             self.name,
             self.metrics.row(
-                emitted=collector.sent,
+                emitted=sent.total(),
                 queue_size=queue.size,
                 queue_capacity=queue.capacity,
                 in_flight=loop.in_flight,
@@ -425,9 +457,9 @@ class Container:
                 },
             ),
         )
-        for lane in collector.lanes:
-            name = self._app.output_vertex(str(lane.stream))
-            yield name, self._stream_row(name, received=lane.sent)
+        for output, count in sent.items():
+            name = self._app.output_vertex(str(output))
+            yield name, self._stream_row(name, received=count)
 
     def _stream_row(self, name: str, *, received: int = 0, emitted: int = 0) -> dict[str, Any]:
         row = TaskletMetrics(name, self._context.member_index).snapshot()

@@ -77,7 +77,7 @@ class EventLoop:
         workers: Sequence[TaskWorker],
         queue: MessageQueue,
         chooser: MessageChooser,
-        collector: Collector,
+        collectors: Sequence[Collector],
         mailbox: Mailbox,
         *,
         config: TaskConfig,
@@ -96,7 +96,7 @@ class EventLoop:
         self._live = len(workers)
         self._queue = queue
         self._chooser = chooser
-        self._collector = collector
+        self._collectors = collectors
         self._mailbox = mailbox
         self._clock = clock
         self._metrics = metrics
@@ -174,7 +174,8 @@ class EventLoop:
         if now - self._polled_at >= self._poll_ns:
             self._offer_arrivals(now)
         progress |= self._run(now)
-        progress |= self._collector.hand_over()
+        for collector in self._collectors:
+            progress |= collector.hand_over()
         if not self._live:
             return DONE
         if progress:

@@ -55,11 +55,11 @@ class TaskInstance:
         The order matters: whatever happens in between, what the checkpoint says was processed has
         had its effect. The offsets were taken before anything else.
         """
-        self.collector.flush()
+        transactions = self.collector.prepare()
         stores = self.context.stores
         flushed = {name: store.flush() for name, store in stores.items()}
         positions = {name: at for name, at in flushed.items() if at is not None}
-        checkpoint = Checkpoint(offsets, positions)
+        checkpoint = Checkpoint(offsets, positions, transactions)
         is_news = self.committed != offsets
         if self._checkpoints is not None and checkpoint != self._committed:
             self._checkpoints.write(self.name, checkpoint)
@@ -67,6 +67,7 @@ class TaskInstance:
         self.committed = offsets
         for store in stores.values():
             store.committed()
+        self.collector.commit(transactions)
         listener = self.hook("committed")
         if is_news and listener is not None:
             listener(offsets)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 from zlib import crc32
 
 from jetlet.errors import BadRecordError, JetletError
@@ -91,6 +91,7 @@ def encode_checkpoint(checkpoint: Checkpoint, version: int) -> bytes:
         "version": version,
         "offsets": offsets,
         "stores": dict(checkpoint.stores),
+        "transactions": {name: dict(of) for name, of in checkpoint.transactions.items()},
     }
     text = json.dumps(content).encode()
     return b"%08x %s\n" % (crc32(text), text)
@@ -112,7 +113,8 @@ def decode_checkpoint(data: bytes) -> tuple[Checkpoint, int]:
         SystemStreamPartition(system, stream, partition): offset
         for system, stream, partition, offset in content["offsets"]
     }
-    return Checkpoint(offsets, content["stores"]), content["version"]
+    transactions = content.get("transactions", {})
+    return Checkpoint(offsets, content["stores"], transactions), content["version"]
 
 
 # --- In memory ------------------------------------------------------------------------------
@@ -121,6 +123,8 @@ def decode_checkpoint(data: bytes) -> tuple[Checkpoint, int]:
 @dataclass(slots=True)
 class InMemory:
     """See `in_memory`."""
+
+    is_exclusive: ClassVar = False
 
     applications: dict[str, dict[str, Checkpoint]] = field(default_factory=dict)
 
@@ -136,7 +140,9 @@ class _MemoryManager:
         return self._checkpoints.get(task)
 
     def write(self, task: str, checkpoint: Checkpoint) -> None:
-        self._checkpoints[task] = Checkpoint(dict(checkpoint.offsets), dict(checkpoint.stores))
+        self._checkpoints[task] = Checkpoint(
+            dict(checkpoint.offsets), dict(checkpoint.stores), dict(checkpoint.transactions)
+        )
 
     def close(self) -> None:
         pass
@@ -159,6 +165,8 @@ class _TaskCheckpoints(Protocol):
 class InDirectory:
     """See `in_directory`."""
 
+    is_exclusive: ClassVar = True
+
     directory: str
     fsync: bool = False
 
@@ -172,6 +180,8 @@ class InDirectory:
 @dataclass(frozen=True, slots=True)
 class InLog:
     """See `in_log`."""
+
+    is_exclusive: ClassVar = True
 
     directory: str
     fsync: bool = False

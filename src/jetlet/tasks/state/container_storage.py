@@ -5,7 +5,8 @@ These are the seams; what is behind them is in :mod:`jetlet.tasks.state.checkpoi
 commit of a task takes its offsets, flushes the producers, flushes its stores and writes its
 checkpoint, in this order, then tells the stores. The checkpoint has the position of each store's
 changelog, so a store that is opened again has exactly what the messages before the checkpoint put
-into it. A store without a changelog may be ahead of the checkpoint: at least once.
+into it. A store without a changelog may be ahead of the checkpoint: at least once. With
+transactions the checkpoint also says what was sent until then, which is shown behind it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class Checkpoint:
     offsets: Mapping[SystemStreamPartition, Offset]
     stores: Mapping[str, int] = field(default_factory=dict)
     """The position of the changelog of each store that has one, as its ``flush`` returned it."""
+    transactions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By system, what was prepared of the messages that are sent with it, by stream; plain values.
+    They may have been shown already."""
 
 
 class CheckpointManager(Protocol):
@@ -54,6 +58,10 @@ class CheckpointManager(Protocol):
 
 class CheckpointFactory(Protocol):
     """What a user writes: where checkpoints are kept. Picklable, holds nothing open."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """True if a task whose checkpoints are in use is not opened by another container."""
 
     def open(self, application: str) -> CheckpointManager:
         """Open them, in the container's process."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from jetlet.connectors.kafka.client import KafkaDirectory, KafkaServers, Place, error_text
 from jetlet.connectors.kafka.consumer import KafkaConsumer
@@ -113,6 +113,7 @@ class KafkaCheckpoints:
 
     servers: KafkaServers
     topic: str
+    is_exclusive: ClassVar = False
 
     def open(self, application: str) -> KafkaCheckpointManager:
         return KafkaCheckpointManager(self.servers, (self.topic, 0), application)

@@ -36,6 +36,12 @@ def take_over(
             saved = before.read(each.name)
             if saved is None:
                 continue
+            for name, prepared in saved.transactions.items():
+                producer = old.systems[name].transactional_producer(old.name, each.name)
+                try:
+                    producer.recover([], prepared)
+                finally:
+                    producer.close()
             for partition, offset in saved.offsets.items():
                 order = old.systems[partition.system].order
                 # A partition that several tasks read has come as far as the one behind them all.

@@ -7,7 +7,9 @@ with ``sinks.log("data/clicks", partitions=4)``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
@@ -16,6 +18,7 @@ from jetlet.log.log import Log, LogOptions
 from jetlet.log.reader import PartitionReader, end_offset, offset_at
 from jetlet.log.segments import partition_directory
 from jetlet.log.watch import LogWatch, watch
+from jetlet.pipeline.sink import WriterPlace
 from jetlet.tasks.envelope import (
     IncomingEnvelope,
     Offset,
@@ -30,6 +33,7 @@ from jetlet.tasks.systems.system import (
     System,
     SystemConsumer,
     SystemProducer,
+    TransactionalProducer,
 )
 
 
@@ -39,6 +43,8 @@ class LogSystem(System):
     Records are the messages themselves; a key only says which partition a message goes to. With
     ``keyed`` they are pairs ``(key, message)``, and a task that reads them gets the key back.
     """
+
+    has_transactions = True
 
     def __init__(
         self,
@@ -94,6 +100,12 @@ class LogSystem(System):
 
     def producer(self) -> LogProducer:
         return LogProducer(self, keyed=self._keyed, fsync=self._fsync)
+
+    def transactional_producer(self, application: str, task: str) -> TransactionalProducer:
+        from jetlet.tasks.systems.log_transactions import LogTransactions
+
+        place = WriterPlace(application, task, attempt=uuid.uuid4().hex, index=0, count=1)
+        return LogTransactions(self._open, place, keyed=self._keyed, fsync=self._fsync)
 
     def _open(self, stream: str) -> Log:
         path = self._path(stream)
@@ -206,10 +218,7 @@ class LogProducer(SystemProducer):
             log = self._system._open(stream)
             found = self._logs[stream] = (log, Spreading(stream, log.partition_count))
         log, spreading = found
-        now = SYSTEM_CLOCK.time_ms()
-        for id, part in spreading.spread(batch).items():
-            items = [(e.key, e.message) if self._keyed else e.message for e in part]
-            times = [now if e.timestamp is None else e.timestamp for e in part]
+        for id, items, times in records(spreading, batch, keyed=self._keyed):
             log.append(items, partition=id, timestamps=times)
 
     def flush(self) -> None:
@@ -221,3 +230,13 @@ class LogProducer(SystemProducer):
         for log, _ in self._logs.values():
             log.close()
         self._logs.clear()
+
+
+def records(
+    spreading: Spreading, batch: Sequence[OutgoingEnvelope], *, keyed: bool
+) -> Iterator[tuple[int, list[Any], list[int]]]:
+    """Messages as a log keeps them: partition, records and their timestamps."""
+    now = SYSTEM_CLOCK.time_ms()
+    for id, part in spreading.spread(batch).items():
+        items = [(e.key, e.message) if keyed else e.message for e in part]
+        yield id, items, [now if e.timestamp is None else e.timestamp for e in part]

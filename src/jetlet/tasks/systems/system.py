@@ -99,11 +99,38 @@ class SystemProducer(ABC):
         """Release everything; idempotent."""
 
 
+class TransactionalProducer(SystemProducer):
+    """Writes what one task sends to the streams of a system, seen only once the task is committed.
+
+    What ``prepare`` returns goes into the task's checkpoint. So it is plain: lists, dicts, strings
+    and numbers.
+    """
+
+    @abstractmethod
+    def prepare(self) -> dict[str, Any]:
+        """Make it possible to show what was sent since the last call, whatever happens next.
+
+        Returns what ``commit`` needs, by stream; empty if nothing was sent.
+        """
+
+    @abstractmethod
+    def commit(self, prepared: Mapping[str, Any]) -> None:
+        """The checkpoint counts: show what was prepared."""
+
+    @abstractmethod
+    def recover(self, streams: Sequence[str], prepared: Mapping[str, Any]) -> None:
+        """Before anything is sent: show what was prepared for the task's last checkpoint, if that
+        was not done yet, and drop all else that the task has left in these streams.
+        """
+
+
 class System(ABC):
     """Where streams are. Picklable unless it lives in one process; holds nothing open."""
 
     is_blocking: bool = False
     """True if its consumers wait in ``poll``: then a thread of their own calls them."""
+    has_transactions: bool = False
+    """True if it has a :class:`TransactionalProducer`."""
 
     @abstractmethod
     def partition_count(self, stream: str) -> int:
@@ -142,6 +169,10 @@ class System(ABC):
     def consumer(self, starts: Mapping[SystemStreamPartition, Start]) -> SystemConsumer:
         """A consumer of these partitions."""
         raise InvalidArgumentError(f"{self!r} cannot be read from: use it for outputs only")
+
+    def transactional_producer(self, application: str, task: str) -> TransactionalProducer:
+        """A producer for what a task of an application sends, if it has transactions."""
+        raise NotImplementedError
 
     def producer(self) -> SystemProducer:
         """A producer for all streams."""
