@@ -29,6 +29,7 @@ from clusters import connect_server, local_cluster, standalone
 from jetlet import JobConfig, JobStatus, Pipeline, SparkEngine, agg, sinks, sources, whole_item
 from jetlet.core import Inbox, Processor, Repeats, Traits
 from jetlet.log import Log
+from jetlet.spark.members.slots import context_of, slots_now
 
 CLUSTERS: dict[str, Any] = {
     "local-cluster": local_cluster,
@@ -558,6 +559,8 @@ def members_executor_killed(engine: SparkEngine, directory: Path) -> Any:
 @scenario
 def members_cancelled(engine: SparkEngine, directory: Path) -> Any:
     """Of how many members the processes are gone in the end."""
+    # An executor that was killed before may still be on its way back.
+    wait_until(lambda: slots_now(engine.session, context_of(engine.session)) >= 2)
     p, out = Pipeline("endless"), sinks.collect()
     stream = p.read_from(sources.item_stream(500)).without_timestamps()
     stream.rebalance().map(lambda _: os.getpid()).write_to(out)
