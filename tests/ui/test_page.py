@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
 import threading
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, whole_item
+from jetlet import (
+    EmbeddedEngine,
+    JobConfig,
+    Pipeline,
+    __version__,
+    agg,
+    sinks,
+    sources,
+    whole_item,
+)
 from jetlet.testing import Timed, pause, scripted_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -256,6 +266,7 @@ def test_a_report_opens_without_a_server(engine, browser, tmp_path):
     assert browser.text("#figures div:nth-child(2) dd") == "3"
     assert len(browser.find(".vertex")) >= 3
     assert browser.find("#buttons button") == []
+    assert f"(jetlet {__version__}, python {platform.python_version()}" in browser.text("#footer")
     assert browser.complaints() == []
 
 

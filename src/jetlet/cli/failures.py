@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -14,13 +13,11 @@ import click
 
 import jetlet
 from jetlet.errors import JobFailedError
-from jetlet.versions import versions
 
 _PACKAGE = str(Path(jetlet.__file__).parent) + os.sep
 _STDLIB = tuple(
     {sysconfig.get_path(which) + os.sep for which in ("stdlib", "platstdlib")},
 )
-_NOT_TOLD = ("system", "pandas", "numpy")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -85,17 +82,6 @@ def describe(error: BaseException) -> str:
     """``ValueError: message``, or the bare type of an error that says nothing."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def where_it_ran() -> str:
-    """The versions that a report of an error has to tell, in one line."""
-    found = {name: text for name, text in versions().items() if name not in _NOT_TOLD}
-    if "pyspark.sql" in sys.modules:
-        from jetlet.spark.launch.session import active_session
-        from jetlet.spark.launch.versions import versions_of
-
-        found |= versions_of(active_session())
-    return ", ".join(f"{name} {text}" for name, text in found.items())
 
 
 def format_cause(error: BaseException, home: Path | None = None, *, whole: bool = False) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_option
-from jetlet.cli.failures import Refused, describe, format_cause, in_flags, where_it_ran
+from jetlet.cli.failures import Refused, describe, format_cause, in_flags
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
 from jetlet.cli.progress_display import (
@@ -506,6 +506,8 @@ class _Runner:
         cause = format_cause(error, loaded.home, whole=self._whole_traceback)
         if cause:
             click.echo(cause, err=True, nl=False)
+        from jetlet.ui.where import where_it_ran
+
         more = "" if self._whole_traceback else "; --traceback shows all of the traceback"
         click.echo(f"({where_it_ran()}{more})", err=True)
 

@@ -11,6 +11,7 @@ from jetlet.errors import JetletError
 from jetlet.jobs.job import Job
 from jetlet.ui.job_feed import JobFeed, Logs
 from jetlet.ui.page_server import dumped, static
+from jetlet.ui.where import where_it_ran
 
 POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -28,7 +29,11 @@ def write_report(job: Job, path: str | os.PathLike[str], logs: Logs = tuple) -> 
 
 def report(job: Job, logs: Logs = tuple) -> str:
     """The page with its style, its script, and the state of the job in it."""
-    state = {"jobs": [], "job": {**JobFeed(job, logs).state(final=True), "can": []}}
+    state = {
+        "jobs": [],
+        "job": {**JobFeed(job, logs).state(final=True), "can": []},
+        "versions": where_it_ran(),
+    }
     # No text of the job can end the element that it is in.
     data = dumped(state).decode().replace("<", "\\u003c")
     pieces = {

@@ -14,6 +14,7 @@ const page = {
   history: new Map(), // Rates of the jobs that were looked at.
   source: null,
   isReport: false,
+  versions: "",
   wanted: "", // What the log is filtered by.
   level: "",
   openLetters: new Set(),
@@ -113,7 +114,7 @@ function show(state) {
   showTabs(job);
   const since = new Date(job.submitted_ms);
   $("footer").textContent = `${job.job} runs ${job.where}; submitted ${since.toLocaleString("en-GB")}, id ${job.id}.`;
-  if (page.isReport) $("footer").textContent = `A report of ${job.job}, which ran ${job.where}; submitted ${since.toLocaleString("en-GB")}. Rates and shares are means over all of the run.`;
+  if (page.isReport) $("footer").textContent = `A report of ${job.job}, which ran ${job.where}; submitted ${since.toLocaleString("en-GB")}. Rates and shares are means over all of the run. (${page.versions})`;
 }
 
 function showJobs(jobs) {
@@ -631,8 +632,10 @@ window.addEventListener("resize", () => {
 
 const report = $("report");
 if (report) {
+  const state = JSON.parse(report.textContent);
   page.isReport = true;
-  show(JSON.parse(report.textContent));
+  page.versions = state.versions;
+  show(state);
 } else {
   connect();
 }
