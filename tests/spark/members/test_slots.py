@@ -21,6 +21,7 @@ class Cluster:
         self.sparkContext = SimpleNamespace(
             master=master,
             startTime=(time.time() - age) * 1000,
+            defaultParallelism=5,
             _jsc=SimpleNamespace(sc=lambda: self),
         )
         self._jsparkSession = None
@@ -46,6 +47,12 @@ def test_members_take_all_slots_or_as_many_as_are_wanted():
     assert Slots(Cluster(4), "job", None).count() == 4
     assert Slots(Cluster(4), "job", 3).count() == 3
     assert Slots(Cluster(4), "job", None, others=lambda: 1).count() == 3
+
+
+def test_a_spark_that_does_not_tell_its_slots_tells_its_cores():
+    absent = RuntimeError("Method maxNumConcurrentTasks([class java.lang.Object]) does not exist")
+    assert Slots(Cluster(absent), "job", None).count() == 5
+    assert Slots(Cluster(absent, **{"spark.task.cpus": "2"}), "job", None).count() == 2
 
 
 @pytest.mark.parametrize(

@@ -185,11 +185,17 @@ def lean_session(session: SparkSession) -> SparkSession:
 
     Spark compiles a plan before it runs it, which takes a third of a second where the code is new
     and pays off with the millionth row; ours have a few large ones. It also plans anew after each
-    shuffle, where ours leave it no choice. Over Spark Connect it is the session itself.
+    shuffle, where ours leave it no choice. It is the session itself over Spark Connect, and where
+    Spark does not let us make another one.
     """
     if not is_classic(session):
         return session
-    lean = session_for_us(session, session._jsparkSession.cloneSession())
+    try:
+        java = session._jsparkSession.cloneSession()
+    except Exception:  # it is private to Spark, and a build of somebody's may be without
+        logger.debug("plans are run as any others are", exc_info=True)
+        return session
+    lean = session_for_us(session, java)
     for key, value in LEAN_SETTINGS.items():
         lean.conf.set(key, value)
     return lean

@@ -142,9 +142,16 @@ def slots_now(spark: SparkSession, context: Any) -> int:
     """Tasks that Spark can run at a time, whatever it runs already."""
     if context is None:
         return remote_parallelism(spark)
-    scala = context._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return int(scala.maxNumConcurrentTasks(profile))
+    try:
+        scala = context._jsc.sc()
+        profile = scala.resourceProfileManager().defaultResourceProfile()
+        return int(scala.maxNumConcurrentTasks(profile))
+    except Exception as error:
+        if "does not exist" not in str(error):
+            raise
+        # It is private to Spark, and a build of somebody's may be without.
+        per_task = int(spark.conf.get("spark.task.cpus", "1") or 1)
+        return max(1, int(context.defaultParallelism) // per_task)
 
 
 def check_static(spark: SparkSession) -> None:
