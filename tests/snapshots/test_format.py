@@ -179,7 +179,7 @@ def test_record_can_be_read_by_people():
     values = json.loads(RECORD.to_bytes())
     assert values["snapshot_id"] == 3
     assert values["vertices"]["sum"]["entries"] == 100
-    assert values["format"] == 2
+    assert values["format"] == 3
 
 
 @given(st.data())

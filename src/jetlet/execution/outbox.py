@@ -57,8 +57,8 @@ class EdgeOutbox:
         self._edges = tuple(edges)
         self._all = tuple(range(len(self._edges)))
         self._state = state
-        self._later: deque[Iterator[tuple[Any, Any]]] = deque()
-        """State of a snapshot that is still to be written, some of it between two calls."""
+        self._later: deque[Iterator[None]] = deque()
+        """State of a snapshot that is still to be written, a step at a time, between calls."""
         self._finishes_only = False
         self._buffers: list[list[Any]] = [[] for _ in self._edges]
         self.has_buffered = False
@@ -159,7 +159,7 @@ class EdgeOutbox:
 
     def save_later(self, entries: Iterable[tuple[Any, Any]]) -> None:
         if self._state is not None:
-            self._later.append(iter(entries))
+            self._later.append(_saving(self._state, iter(entries)))
 
     def _offer_watermark(self, item: SpecialItem, ordinal: Ordinals) -> bool:
         if not isinstance(item, Watermark):
@@ -211,6 +211,10 @@ class EdgeOutbox:
                 self._room = 0
         return True
 
+    def defer(self, steps: Iterator[None]) -> None:
+        """Let state be saved in short steps, between later calls."""
+        self._later.append(steps)
+
     def finish_state(self) -> None:
         """All of the state has been offered."""
         if self._state is not None:
@@ -227,11 +231,8 @@ class EdgeOutbox:
         assert state is not None
         end = perf_counter_ns() + SAVING_NS
         while later and not state.is_full():
-            batch = list(islice(later[0], LATER_BATCH))
             self.made_progress = True
-            if batch:
-                state.add(batch)
-            else:
+            if next(later[0], _NOTHING) is _NOTHING:
                 later.popleft()
             if perf_counter_ns() > end:
                 break
@@ -304,6 +305,13 @@ class EdgeOutbox:
         self._refused_ordinals = ordinal
         self.returned_since_refusal = False
         return False
+
+
+def _saving(state: StateSink, entries: Iterator[tuple[Any, Any]]) -> Iterator[None]:
+    """Save entries in steps."""
+    while batch := list(islice(entries, LATER_BATCH)):
+        state.add(batch)
+        yield
 
 
 def _as_indexes(ordinal: int | Sequence[int]) -> Sequence[int]:

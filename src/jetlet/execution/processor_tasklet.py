@@ -550,7 +550,7 @@ class ProcessorTasklet(Tasklet):
         if snapshots.started_id < barrier.snapshot_id:
             # The barrier of another member was faster than the word of the coordinator.
             return
-        if self.processor.save_to_snapshot():
+        if self._part.save(self.processor, self.outbox):
             self.outbox.finish_state()
             is_export = snapshots.active is not None and snapshots.active.is_export
             self._move(State.EMIT_BARRIER if is_export else State.SNAPSHOT_COMMIT_PREPARE)
@@ -583,6 +583,7 @@ class ProcessorTasklet(Tasklet):
         finished_id = snapshots.finished_id
         is_export = snapshots.active is not None and snapshots.active.is_export
         if is_export or self.processor.snapshot_commit_finish(snapshots.was_successful):
+            self._part.finish(success=snapshots.was_successful)
             self._finished_id = finished_id
             snapshots.phase2_done(self.name)
             self._move(then)

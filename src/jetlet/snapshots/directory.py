@@ -11,6 +11,7 @@ from zlib import crc32
 
 from jetlet.errors import InvalidArgumentError, SnapshotError
 from jetlet.snapshots.format import (
+    ChainFile,
     Chunk,
     SnapshotRecord,
     StateFile,
@@ -138,13 +139,28 @@ def order_of(name: str) -> tuple[int, int] | None:
 class SnapshotDirectory:
     """Files are written under names that no other snapshot, attempt or member uses.
 
-    Methods may block and raise ``OSError``, or whatever the storage raises.
+    Files of chains belong to several snapshots: ``chain`` is the directory of theirs, if it is
+    another one. Methods may block and raise ``OSError``, or whatever the storage raises.
     """
 
-    def __init__(self, storage: Storage, path: str, signer: Signer = UNSIGNED) -> None:
+    def __init__(
+        self, storage: Storage, path: str, signer: Signer = UNSIGNED, chain: str | None = None
+    ) -> None:
         self._storage = storage
         self.path = path
         self.signer = signer
+        self._chain = chain
+
+    @property
+    def chain(self) -> SnapshotDirectory:
+        """Where the files of chains are."""
+        if self._chain is None:
+            return self
+        return SnapshotDirectory(self._storage, self._chain, self.signer)
+
+    def names(self) -> list[str]:
+        """The files that are there."""
+        return [entry.name for entry in self._storage.entries(self.path) or ()]
 
     def clear(self) -> None:
         """Make room: from now on it exists and is empty."""
@@ -175,7 +191,7 @@ class SnapshotDirectory:
         with suppress(Exception):
             self._storage.remove(self._storage.join(self.path, name))
 
-    def chunks(self, file: StateFile) -> Iterator[Chunk]:
+    def chunks(self, file: StateFile | ChainFile) -> Iterator[Chunk]:
         """What is in a state file; raises :class:`SnapshotError` where it is damaged."""
         path = self._storage.join(self.path, file.name)
         with naming(path), self._open(path) as opened:
@@ -194,6 +210,8 @@ class SnapshotDirectory:
         If it raises, the record is not there; unless it raises :class:`RecordInDoubtError`.
         """
         try:
+            if record.chain:
+                self._storage.sync_directory(self.chain.path)
             data = record.to_bytes(self.signer)
             write_atomically(self._storage, self.path, record_name(record.order), data)
         except Exception as error:
@@ -242,8 +260,7 @@ class SnapshotDirectory:
 
     def verify(self, record: SnapshotRecord) -> None:
         """Read all files; raises :class:`SnapshotError` if any is missing or damaged."""
-        for file in record.files:
-            path = self._storage.join(self.path, file.name)
+        for path, file in self._all_files(record):
             size = crc = 0
             with naming(path), self._storage.open_read(path) as opened:
                 while block := opened.read(BLOCK):
@@ -256,8 +273,7 @@ class SnapshotDirectory:
 
     def copy_to(self, target: SnapshotDirectory, record: SnapshotRecord) -> None:
         """Copy the files of a snapshot; the record is for the caller to write."""
-        for file in record.files:
-            source = self._storage.join(self.path, file.name)
+        for source, file in self._all_files(record):
             with self._storage.open_read(source) as opened:
                 copy = target.create(file.name)
                 try:
@@ -265,3 +281,10 @@ class SnapshotDirectory:
                         copy.write(block)
                 finally:
                     target.close_durably(copy)
+
+    def _all_files(self, record: SnapshotRecord) -> Iterator[tuple[str, StateFile | ChainFile]]:
+        """The files of a snapshot, with their paths."""
+        for file in record.files:
+            yield self._storage.join(self.path, file.name), file
+        for link in record.chain:
+            yield self._storage.join(self.chain.path, link.name), link

@@ -15,7 +15,13 @@ from jetlet.errors import JobFailedError, RestartableError, SnapshotError
 from jetlet.snapshots.context import ActiveSnapshot
 from jetlet.snapshots.directory import RecordInDoubtError, SnapshotDirectory
 from jetlet.snapshots.epochs import SupersededError
-from jetlet.snapshots.format import SnapshotRecord, StateFile, StateFileWriter, VertexState
+from jetlet.snapshots.format import (
+    ChainFile,
+    SnapshotRecord,
+    StateFile,
+    StateFileWriter,
+    VertexState,
+)
 from jetlet.snapshots.job_snapshots import EARLIER, ENDED_SUFFIX, JobSnapshots, chunks_of
 from jetlet.snapshots.member_report import EndedProcessor, MemberReport
 from jetlet.snapshots.snapshot_coordinator import (
@@ -102,6 +108,8 @@ class SnapshotDriver:
         self._ended = dict(job.ended)
         self._reports: dict[int, MemberReport] = {}
         self._directory: SnapshotDirectory | None = None
+        self._chains: dict[int, tuple[ChainFile, ...]] = {}
+        """By member, the files with what has changed of its state, as of the last good snapshot."""
         self._began = 0.0
         self._began_ms = 0
         self._size = 0
@@ -222,9 +230,7 @@ class SnapshotDriver:
             if snapshot.export is not None:
                 return self._job.exports.prepare(snapshot.export)
             assert snapshot.area is not None
-            directory = self._job.store.area(snapshot.area)
-            directory.clear()
-            return directory
+            return self._job.store.make_room(snapshot.area, self._attempt.epoch)
 
         def prepared(outcome: Future[SnapshotDirectory]) -> None:
             error = _text_of(outcome.exception())
@@ -249,6 +255,11 @@ class SnapshotDriver:
         reports = list(self._reports.values())
         ended = list(self._ended.values())
         vertices = self._vertices(reports, ended)
+        before = {} if snapshot.export is not None else self._chains
+        chains = {
+            member: _longer(before.get(member, ()), report, snapshot.id)
+            for member, report in self._reports.items()
+        }
 
         def write() -> int:
             files = [report.file for report in reports if report.file is not None]
@@ -265,6 +276,7 @@ class SnapshotDriver:
                 is_terminal=snapshot.is_terminal,
                 name=snapshot.export,
                 files=tuple(files),
+                chain=tuple(sorted(file for chain in chains.values() for file in chain)),
                 vertices=vertices,
             )
             self._job.store.write_record(directory, record)
@@ -272,7 +284,8 @@ class SnapshotDriver:
                 self._has_tidied = True
                 with suppress(Exception):  # whatever it is, the snapshot counts
                     self._job.store.forget_epochs(self._attempt.epoch)
-            return record.size
+            changes = [report.changes for report in reports if report.changes is not None]
+            return sum(file.size for file in (*files, *changes))
 
         def written(outcome: Future[int]) -> None:
             error = outcome.exception()
@@ -282,6 +295,8 @@ class SnapshotDriver:
                 return
             if error is None:
                 self._size = outcome.result()
+                if snapshot.export is None:
+                    self._chains = chains
                 self._phases["record_ms"] = self._now()
             self._do(self._coordinator.recorded(snapshot.id, _text_of(error), self._now()))
 
@@ -435,6 +450,19 @@ class SnapshotDriver:
     def _run(self, action: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
         """Do what may block on the driver's own thread, and go on with the outcome here."""
         self._io.submit(action).add_done_callback(lambda outcome: self._post(lambda: then(outcome)))
+
+
+def _longer(
+    chain: tuple[ChainFile, ...], report: MemberReport, snapshot_id: int
+) -> tuple[ChainFile, ...]:
+    """The chain of a member with what it has to say of a snapshot, and without what that covers."""
+    since, changes = report.since, report.changes
+    if since is None:
+        return ()
+    kept = tuple(file for file in chain if file.number >= since)
+    if changes is None:
+        return kept
+    return (*kept, ChainFile(snapshot_id, changes.name, changes.size, changes.crc32))
 
 
 def _refuse(answer: Future[None], name: str | None, reason: str) -> None:

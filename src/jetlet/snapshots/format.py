@@ -11,6 +11,10 @@ partitions, which do not depend on who saved them: so whoever restores a job fin
 whatever the number of members or processors was. They are not stored, since finding them takes
 several times as long as pickling, and jobs are saved far more often than they are restored.
 
+The payload of a chunk of changes is one pickled ``(schema version, time, changes)`` after the
+other, with changes as tuples of a :class:`~jetlet.snapshots.incremental.TableChange`. They are in
+files of their own, which make a chain: see :mod:`jetlet.snapshots.chain`.
+
 The **record** says that the snapshot counts. It names every file with its size and checksum, so
 nothing of it can be cut off, changed or lost without being noticed. It is JSON with a checksum of
 its own.
@@ -28,20 +32,20 @@ import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hmac import compare_digest
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
 from jetlet.snapshots.signing import SIZE, UNSIGNED, Signer, changed
 
-FORMAT_VERSION = 1
-"""The version of the format of state files."""
-RECORD_VERSION = 2
-"""Of records and other files with values: with 2 came the definitions of states."""
+FORMAT_VERSION = 2
+"""The version of the format of state files: with 2 came chunks of changes."""
+RECORD_VERSION = 3
+"""Of records and other files with values: with 2 came definitions of states, with 3 chains."""
 MAGIC = b"jetlet state\n"
 SIGNED = "signed"
 """In the header of a state file that is signed."""
-STATE, REPORTS, END = range(3)
+STATE, REPORTS, END, CHANGES = range(4)
 """Kinds of chunks. Reports are what a processor that has ended had told the submitting process."""
 
 _PREFIX = struct.Struct("<HII")  # version, length and CRC-32 of the header
@@ -74,11 +78,13 @@ class Chunk:
 
     def items(self) -> list[tuple[Any, Any]]:
         """The entries, unpickled."""
-        entries: list[tuple[Any, Any]] = []
+        return [entry for entries in self.pickles() for entry in entries]
+
+    def pickles(self) -> Iterator[Any]:
+        """What was pickled into the payload, one after the other."""
         data = io.BytesIO(self.payload)
         while data.tell() < len(self.payload):
-            entries += pickle.load(data)
-        return entries
+            yield pickle.load(data)
 
 
 # --- State files ----------------------------------------------------------------------------
@@ -88,6 +94,16 @@ class Chunk:
 class StateFile:
     """A file as the record names it."""
 
+    name: str
+    size: int
+    crc32: int
+
+
+class ChainFile(NamedTuple):
+    """A file of a chain."""
+
+    number: int
+    """Of the snapshot, or the batch, that it was written in."""
     name: str
     size: int
     crc32: int
@@ -160,7 +176,7 @@ def read_state_file(file: BinaryIO, name: str, signer: Signer = UNSIGNED) -> Ite
             if entries != count:
                 raise SnapshotError(f"{name} is damaged: it has {count} chunks and not {entries}")
             return
-        if kind > END or vertex >= len(vertices) or size > MAX_CHUNK:
+        if kind > CHANGES or vertex >= len(vertices) or size > MAX_CHUNK:
             raise SnapshotError(f"{name} is damaged: chunk {count} makes no sense")
         payload = _read_exactly(source, size, name)
         source.check()
@@ -264,6 +280,9 @@ class SnapshotRecord:
     name: str | None = None
     """The name of an export; ``None`` for a snapshot that was taken at an interval."""
     files: tuple[StateFile, ...] = ()
+    """With the state that is saved as a whole each time."""
+    chain: tuple[ChainFile, ...] = ()
+    """The files with the state that is saved by its changes, the oldest first."""
     vertices: Mapping[str, VertexState] = field(default_factory=dict)
 
     @property
@@ -274,7 +293,7 @@ class SnapshotRecord:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.files)
+        return sum(file.size for file in self.files) + sum(file.size for file in self.chain)
 
     def to_bytes(self, signer: Signer = UNSIGNED) -> bytes:
         """As it is stored."""
@@ -286,6 +305,7 @@ class SnapshotRecord:
         values = unseal(data, name, signer)
         try:
             values["files"] = tuple(StateFile(**file) for file in values["files"])
+            values["chain"] = tuple(ChainFile(*file) for file in values.get("chain", ()))
             values["vertices"] = {
                 vertex: VertexState(**{**state, "ended": tuple(state["ended"])})
                 for vertex, state in values["vertices"].items()

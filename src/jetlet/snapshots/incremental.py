@@ -1,11 +1,11 @@
 """Incremental: state in tables, of which only what was touched has to be saved.
 
-A snapshot holds the whole state. Where state is saved after every small batch of input, and stays
-in memory in between, that would cost more than the batch itself. So a processor with much state
-keeps it in tables by key and, once it was told to :meth:`~Incremental.track_changes`,
-remembers which keys were touched: :meth:`~Incremental.take_changes` gives what has become
-of them, and :meth:`~Incremental.apply_change` brings a processor that is behind up to
-date. Nothing is remembered before, so an engine that takes snapshots only pays nothing.
+To save all of a large state each time takes longer than all else, be it after each micro-batch or
+each second. So a processor with much state keeps it in tables by key and, once it was told to
+:meth:`~Incremental.track_changes`, remembers which keys were touched:
+:meth:`~Incremental.take_changes` gives what has become of them. :meth:`~Incremental.apply_change`
+brings a processor that is behind up to date; those that begin with a snapshot get entries back as
+all others do. Nothing is remembered before somebody wants to know.
 
 Incremental are the stateful ``map``, ``filter`` and ``flat_map``, also with a time-to-live,
 ``process`` with its timers, ``rolling_aggregate``, ``distinct``, all windows (tumbling, sliding,
@@ -77,6 +77,8 @@ class Touched(defaultdict[Any, dict[Any, None]]):
 class Incremental(Processor):
     """A processor that can tell what has changed. Called by one thread at a time, like all.
 
+    Snapshots go as in :class:`~jetlet.snapshots.chain.part.ChainPart`.
+
     Who keeps its state between two runs makes a new processor for each and calls, before ``init``,
     :meth:`adopt` or nothing, :meth:`apply_change` and :meth:`apply_time` for what came since, and
     :meth:`track_changes`; and when ``save_to_snapshot``, which then saves nothing but still emits
@@ -90,7 +92,23 @@ class Incremental(Processor):
     touched: Touched | None = None
     """Which keys may have changed; ``None`` if nobody wants to know."""
 
+    keeps_derived: bool = True
+    """True if what is derived from other tables is a table, too. Snapshots do without."""
+
     # --- For subclasses ---------------------------------------------------------------------
+
+    @property
+    def saves_changes(self) -> bool:
+        """False if its snapshots have all of its state each time."""
+        return True
+
+    def saved_entries(self, table: Any, entries: dict[Any, Any]) -> dict[Any, Any]:
+        """Entries of a table as ``restore_from_snapshot`` takes them."""
+        return entries
+
+    def beside_tables(self) -> Iterable[tuple[Any, Any]]:
+        """What snapshots have of it besides the tables, as entries."""
+        return ()
 
     @property
     def tables(self) -> Tables:

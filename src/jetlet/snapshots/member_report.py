@@ -30,7 +30,7 @@ class MemberReport:
     file: StateFile | None = None
     """The file with the member's state; ``None`` if it has none."""
     vertices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Number of entries and of bytes that were saved, by vertex."""
+    """By vertex, the number of entries that the member has, and of bytes that were saved."""
     schema_versions: Mapping[str, int] = field(default_factory=dict)
     """Schema version of each vertex's state, where that is not 1."""
     definitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -39,3 +39,8 @@ class MemberReport:
     """The processor that was the last to have saved."""
     ended: tuple[EndedProcessor, ...] = ()
     """Those of this member that have completed since its last report."""
+    changes: StateFile | None = None
+    """The file with what has changed of the member's state; ``None`` if nothing has."""
+    since: int | None = None
+    """The snapshot since which the member's files of changes have everything; ``None`` if it has
+    no state that is saved by its changes."""

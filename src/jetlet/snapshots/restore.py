@@ -17,8 +17,9 @@ from jetlet.execution.progress_state import MADE_PROGRESS, NO_PROGRESS, Progress
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
+from jetlet.snapshots.chain.contents import Portion, latest, whole
 from jetlet.snapshots.directory import SnapshotDirectory, UnreadableError
-from jetlet.snapshots.format import STATE, Chunk, SnapshotRecord, VertexState
+from jetlet.snapshots.format import SnapshotRecord, VertexState
 from jetlet.snapshots.state_sink import Entry
 
 RESTORE_ORDINAL = -1
@@ -37,6 +38,23 @@ class Route:
     first: int | None = None
     """If there are as many processors as there were, and each gets its own entries back: the number
     of the first of this member."""
+
+    def local_index(self, processor: int) -> int | None:
+        """Of the only processor here that gets the entries of one; ``None`` if it is elsewhere."""
+        assert self.first is not None
+        local = processor - self.first
+        return local if 0 <= local < len(self.queues) else None
+
+    def is_wanted(self, processor: int) -> bool:
+        """False if no processor here gets any entry of this one, but for those that all get."""
+        return self.first is None or self.local_index(processor) is not None
+
+    def owns(self, keys: Sequence[Any]) -> Sequence[bool]:
+        """Which of the keys belong to processors here."""
+        if self.first is not None:
+            return [True] * len(keys)
+        places = self.places
+        return [places[partition] is not None for partition in partition_ids(keys, len(places))]
 
 
 class Restore:
@@ -88,12 +106,20 @@ class Restore:
 
     def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
         """What feeds the restore edges."""
-        return RestoreTasklet(self._chunks(), routes)
+        return RestoreTasklet(self._portions(routes), routes)
 
-    def _chunks(self) -> Iterator[Chunk]:
+    def _portions(self, routes: Mapping[str, Route]) -> Iterator[Portion]:
+        directory, record = self._directory, self._record
+
+        def is_wanted(vertex: str, processor: int) -> bool:
+            return vertex in routes and routes[vertex].is_wanted(processor)
+
+        def owns(vertex: str, keys: Sequence[Any]) -> Sequence[bool]:
+            return routes[vertex].owns(keys)
+
         try:
-            for file in self._record.files:
-                yield from self._directory.chunks(file)
+            yield from whole(chunk for file in record.files for chunk in directory.chunks(file))
+            yield from latest(record, directory, is_wanted, owns)
         except UnreadableError as error:
             raise RestartableError(f"snapshot {self.snapshot_id}: {error}") from error
 
@@ -104,9 +130,9 @@ class RestoreTasklet(Tasklet):
     is_cooperative = False
     name = "restore"
 
-    def __init__(self, chunks: Iterator[Chunk], routes: Mapping[str, Route]) -> None:
+    def __init__(self, portions: Iterator[Portion], routes: Mapping[str, Route]) -> None:
         super().__init__()
-        self._chunks = chunks
+        self._portions = portions
         self._routes = routes
         self._pending: list[tuple[BoundedQueue, Any, int]] = []
         """(queue, entries or the done item, position)."""
@@ -122,29 +148,29 @@ class RestoreTasklet(Tasklet):
             return MADE_PROGRESS if moved else NO_PROGRESS
         if self._has_ended:
             return progress.DONE
-        chunk = next(self._chunks, None)
-        if chunk is None:
+        portion = next(self._portions, None)
+        if portion is None:
             self._has_ended = True
             for route in self._routes.values():
                 for each in route.queues:
                     if each is not None:
                         self._send(each, DONE_ITEM, 0)
         else:
-            self._restore(chunk)
+            self._restore(portion)
         return MADE_PROGRESS
 
-    def _restore(self, chunk: Chunk) -> None:
-        route = self._routes.get(chunk.vertex)
-        if chunk.kind != STATE or route is None:
+    def _restore(self, portion: Portion) -> None:
+        route = self._routes.get(portion.vertex)
+        if route is None:
             return
-        entries = chunk.items()
+        entries = portion.entries
         for_all = [entry for entry in entries if type(entry[0]) is BroadcastKey]
         if for_all:
             entries = [entry for entry in entries if type(entry[0]) is not BroadcastKey]
         shares: list[list[Any]] = [for_all] * len(route.queues)
         if route.first is not None:
-            local = chunk.processor - route.first
-            if 0 <= local < len(shares):
+            local = route.local_index(portion.processor)
+            if local is not None:
                 shares[local] = for_all + entries
         elif entries:
             for local, own in enumerate(_split(route, entries)):

@@ -10,7 +10,8 @@ from jetlet.core.items import BroadcastKey
 from jetlet.core.partitioning import stable_hash
 from jetlet.core.pickling import dump
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.format import STATE, Chunk
+from jetlet.snapshots.format import CHANGES, STATE, Chunk
+from jetlet.snapshots.incremental import TableChange
 
 CHUNK_SIZE = 256 * 1024
 """Bytes after which a chunk is handed over."""
@@ -20,17 +21,15 @@ Entry = tuple[Any, Any]
 
 
 class StateSink:
-    """Serialises at once, since processors go on to change their state in place.
+    """Serialises entries, or changes, at once, since processors change their state in place.
 
     Used by the thread that calls the processor. ``put`` takes finished chunks and never blocks.
     """
 
     __slots__ = (
         "_dumps",
-        "_entries",
-        "_pickles",
+        "_gathered",
         "_processor",
-        "_size",
         "_vertex",
         "is_full",
         "put",
@@ -50,35 +49,68 @@ class StateSink:
         self.put = put
         self.is_full = is_full
         """True if too much waits to be written: offer again later."""
-        self._pickles: list[bytes] = []
-        self._entries = self._size = 0
+        self._gathered = {kind: _Gathered() for kind in (STATE, CHANGES)}
 
     def add(self, entries: Sequence[Entry]) -> int:
         """Take entries; returns how many bytes they have become."""
         if not entries:
             return 0
-        # Who restores it goes by the hash of the key: going by the first of them, it has one.
-        key = entries[0][0]
-        stable_hash(key.key if isinstance(key, BroadcastKey) else key)
+        _check_key(entries[0][0])
         try:
             data = self._dumps(list(entries))
         except Exception as error:
             raise unpicklable(entries, error) from error
-        self._pickles.append(data)
-        self._entries += len(entries)
-        self._size += len(data)
-        if self._size >= CHUNK_SIZE:
-            self.flush()
+        self._gather(STATE, len(entries), data)
         return len(data)
+
+    def add_changes(
+        self, changes: Sequence[TableChange], schema: int, time: int | None = None
+    ) -> None:
+        """Take changes of state of this schema version, as of this time of the processor's."""
+        for change in changes:
+            for key in change.entries:
+                _check_key(key)
+                break
+        try:
+            data = self._dumps((schema, time, [tuple(change) for change in changes]))
+        except Exception as error:
+            entries = [entry for change in changes for entry in change.entries.items()]
+            raise unpicklable(entries, error) from error
+        self._gather(CHANGES, sum(len(change.entries) for change in changes), data)
+
+    def _gather(self, kind: int, entries: int, data: bytes) -> None:
+        gathered = self._gathered[kind]
+        gathered.pickles.append(data)
+        gathered.entries += entries
+        gathered.size += len(data)
+        if gathered.size >= CHUNK_SIZE:
+            self._hand_over(kind)
 
     def flush(self) -> None:
         """Hand over what there is."""
-        if not self._pickles:
-            return
-        payload = b"".join(self._pickles)
-        self.put(Chunk(STATE, self._vertex, self._processor, self._entries, payload))
-        self._pickles = []
-        self._entries = self._size = 0
+        for kind, gathered in self._gathered.items():
+            if gathered.pickles:
+                self._hand_over(kind)
+
+    def _hand_over(self, kind: int) -> None:
+        gathered, self._gathered[kind] = self._gathered[kind], _Gathered()
+        payload = b"".join(gathered.pickles)
+        self.put(Chunk(kind, self._vertex, self._processor, gathered.entries, payload))
+
+
+class _Gathered:
+    """What will be a chunk."""
+
+    __slots__ = ("entries", "pickles", "size")
+
+    def __init__(self) -> None:
+        self.pickles: list[bytes] = []
+        self.entries = self.size = 0
+
+
+def _check_key(key: Any) -> None:
+    """Who restores state goes by the hash of its keys: going by one of them, they have one."""
+    stable_hash(key.key if isinstance(key, BroadcastKey) else key)
 
 
 def unpicklable(entries: Sequence[Entry], error: Exception) -> SnapshotError:

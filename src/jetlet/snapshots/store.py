@@ -3,11 +3,13 @@
 Layout::
 
     jobs/<job>/area-0/ area-1/ ...      the snapshots: state files and a commit record
+    jobs/<job>/chain/                   state files that several snapshots need
     jobs/<job>/epochs/                  the attempts at the job
     exports/<name>/                     a snapshot that is kept until it is deleted
 
 Snapshots go to the areas in turn, and an area is written to only while newer good ones are in the
 others: a failed snapshot never damages the last good one. ``keep`` good ones need one area more.
+With the area that is written to next go the files of chains that no record in the others names.
 
 Every attempt at a job claims its epoch before it looks for the snapshot to begin with. A record
 counts only up to the one that the next attempt began with.
@@ -16,6 +18,7 @@ counts only up to the one that the next attempt began with.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,6 +41,7 @@ from jetlet.snapshots.signing import UNSIGNED, Signer
 logger = logging.getLogger("jetlet.snapshots")
 
 AREA = "area-"
+CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class SnapshotStore:
         self._job_name = job_name
         self.directory = storage.join(root, "jobs", file_name(job_name))
         self._epochs = Epochs(storage, self.directory, job_name, signer)
+        self._chains: dict[int, frozenset[str]] = {}
+        """By area, the files of chains that its record names, as far as that is known."""
 
     def area(self, number: int) -> SnapshotDirectory:
         """One of the areas."""
@@ -90,6 +96,7 @@ class SnapshotStore:
             self._storage,
             self._storage.join(self.directory, f"{AREA}{number}"),
             self._signer,
+            self._storage.join(self.directory, CHAIN),
         )
 
     # --- Attempts ---------------------------------------------------------------------------
@@ -116,6 +123,7 @@ class SnapshotStore:
         """
         recorded = [epoch for n in self._areas() for epoch, _ in self.area(n).recorded()]
         epoch = self._epochs.claim(max(after, *recorded, 0))
+        self._chains.clear()
         good: list[StoredSnapshot] = []
         ids = [0]
         if not fresh and not self._epochs.has_completed():
@@ -256,6 +264,30 @@ class SnapshotStore:
             directory.remove_record(record.order, error)
             raise
 
+    def make_room(self, number: int, epoch: int) -> SnapshotDirectory:
+        """Clear an area for the next snapshot, and remove what no record needs any more."""
+        area = self.area(number)
+        area.clear()
+        self._chains.pop(number, None)
+        chain = area.chain
+        names = chain.names()
+        if not names:
+            self._storage.make_directory(chain.path)
+            return area
+        others = [other for other in self._areas() if other != number]
+        for other in others:
+            if other not in self._chains:
+                records = list(self.area(other).records())
+                if any(isinstance(record, SnapshotError) for record in records):
+                    return area  # somebody may put it right
+                self._chains[other] = _names_in_chains(records)
+        needed = frozenset().union(*(self._chains[other] for other in others))
+        for name in names:
+            # Another attempt may have begun since: what it writes is not to be touched.
+            if name not in needed and _epoch_of(name) <= epoch:
+                chain.discard(name)
+        return area
+
     def complete(self, epoch: int) -> None:
         """The job has completed: a job of this name begins anew."""
         self._epochs.complete(epoch)
@@ -264,6 +296,10 @@ class SnapshotStore:
     def _clear_areas(self) -> None:
         for number in self._areas():
             self.area(number).remove()
+        chain = self.area(0).chain
+        if chain.names():
+            chain.remove()
+        self._chains.clear()
 
     def forget_epochs(self, epoch: int) -> None:
         """Remove what attempts have left that no record refers to any more."""
@@ -278,6 +314,21 @@ class SnapshotStore:
         for error in damaged:
             logger.warning("job %s: %s", self._job_name, error)
         return found
+
+
+def _names_in_chains(records: Sequence[SnapshotRecord | SnapshotError]) -> frozenset[str]:
+    return frozenset(
+        file.name
+        for record in records
+        if isinstance(record, SnapshotRecord)
+        for file in record.chain
+    )
+
+
+def _epoch_of(name: str) -> int:
+    """The attempt that has written a file of a chain; of others, one that never comes."""
+    number = name.partition("-")[2].partition("-")[0]
+    return int(number) if number.isdigit() else sys.maxsize
 
 
 def _counts(order: Order, origins: Mapping[int, Origin]) -> bool:

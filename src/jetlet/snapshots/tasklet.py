@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jetlet.core.pickling import dump
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.snapshots.chain.part import ChainPart
 from jetlet.snapshots.context import SnapshotContext
 from jetlet.snapshots.format import Chunk
 from jetlet.snapshots.member_report import EndedProcessor
 from jetlet.snapshots.state_sink import Entry, StateSink
+
+if TYPE_CHECKING:
+    from jetlet.execution.outbox import EdgeOutbox
 
 
 class TaskletSnapshots:
     """Used by the tasklet's thread.
 
     ``state`` takes the processor's state; without it nothing is saved. ``saved_schema`` is the
-    version of the state to be restored, if it is another one than the processor's.
+    version of the state to be restored, if it is another one than the processor's. With
+    ``changes`` what is saved is what has changed.
     """
 
-    __slots__ = ("_final", "_reports", "_saved_schema", "_state", "context")
+    __slots__ = ("_changes", "_final", "_reports", "_saved_schema", "_state", "context")
 
     def __init__(
         self,
@@ -28,10 +33,12 @@ class TaskletSnapshots:
         state: StateSink | None = None,
         *,
         saved_schema: int | None = None,
+        changes: ChainPart | None = None,
     ) -> None:
         self.context = context
         self._state = state
         self._saved_schema = saved_schema
+        self._changes = changes
         self._reports: list[Any] = []
         self._final: list[Chunk] = []
 
@@ -39,6 +46,18 @@ class TaskletSnapshots:
     def state(self) -> StateSink | None:
         """Where the processor's state goes."""
         return self._state
+
+    def save(self, processor: Processor, outbox: EdgeOutbox) -> bool:
+        """Let the processor save its state, or what has changed of it; true when it has."""
+        active = self.context.active
+        if self._changes is None or active is None:
+            return processor.save_to_snapshot()
+        return self._changes.save(active, outbox)
+
+    def finish(self, *, success: bool) -> None:
+        """The outcome of the snapshot is known."""
+        if self._changes is not None:
+            self._changes.finish(success=success)
 
     def unregister(
         self, name: str, saved_id: int, finished_id: int, completed: ProcessorContext | None

@@ -10,6 +10,7 @@ from jetlet.core.vertex import Vertex
 from jetlet.execution.inbound_edge import InboundEdge
 from jetlet.execution.queue import BoundedQueue
 from jetlet.execution.tasklet import Tasklet
+from jetlet.snapshots.chain.part import ChainPart
 from jetlet.snapshots.context import SnapshotContext
 from jetlet.snapshots.restore import QUEUE_CAPACITY, RESTORE_ORDINAL, RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
@@ -30,6 +31,11 @@ class Saving(Protocol):
 
     def sink(self, vertex: str, processor: int) -> StateSink | None:
         """Where a processor saves its state; ``None`` if it has none to save."""
+
+    def chain_part(
+        self, vertex: str, index: int, processor: Processor, sink: StateSink
+    ) -> ChainPart | None:
+        """What hands over the changes of a processor's state; ``None`` if it saves all of it."""
 
 
 class Recovery(Protocol):
@@ -94,9 +100,14 @@ class SnapshotWiring:
             snapshots.definitions[vertex] = definition
         if self._restore is not None:
             self._restore.make_fit(vertex, processor)
+        index = context.global_index
+        sink = snapshots.sink(vertex, index)
         return TaskletSnapshots(
             self._context,
-            snapshots.sink(vertex, context.global_index),
+            sink,
+            changes=(
+                None if sink is None else snapshots.chain_part(vertex, index, processor, sink)
+            ),
             saved_schema=(
                 None if self._restore is None else self._restore.saved_schema(vertex, processor)
             ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from jetlet.snapshots.directory import SnapshotDirectory
-from jetlet.snapshots.format import Chunk, StateFile, StateFileWriter
+from jetlet.snapshots.format import CHANGES, Chunk, StateFile, StateFileWriter
 
 logger = logging.getLogger("jetlet.snapshots")
 
@@ -27,8 +27,10 @@ class Written:
 
     file: StateFile | None = None
     """The file with the state that was written; ``None`` if there was none."""
+    changes: StateFile | None = None
+    """The same with what has changed of other state."""
     vertices: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Number of entries and of bytes that were saved, by vertex."""
+    """By vertex, the number of entries of state, and of bytes, changes included."""
     error: str | None = None
 
 
@@ -54,6 +56,7 @@ class SnapshotWriter:
         self._is_closed = False
         # Of the thread:
         self._open: _OpenFile | None = None
+        self._changes: _OpenFile | None = None
 
     def is_full(self) -> bool:
         """True if more waits than should; from any thread."""
@@ -69,14 +72,19 @@ class SnapshotWriter:
                     target=self._run, name=f"jetlet-snapshots-{self._member}", daemon=True
                 )
                 self._thread.start()
-        name = f"{snapshot_id:08d}-{self._epoch:04d}-member-{self._member}.state"
+        name = f"{snapshot_id:08d}-{self._epoch:04d}-member-{self._member}"
         header = {
             "snapshot": snapshot_id,
             "epoch": self._epoch,
             "member": self._member,
             "vertices": self._vertices,
         }
-        self._tasks.put(lambda: self._begin(_OpenFile(directory, name, header)))
+        self._tasks.put(
+            lambda: self._begin(
+                _OpenFile(directory, f"{name}.state", header),
+                _OpenFile(directory.chain, f"{name}.changes", header),
+            )
+        )
 
     def put(self, chunk: Chunk) -> None:
         """Write a chunk soon; from any thread."""
@@ -105,21 +113,42 @@ class SnapshotWriter:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             if isinstance(task, Chunk):
-                if self._open is not None:
-                    self._open.write(task)
+                file = self._changes if task.kind == CHANGES else self._open
+                if file is not None:
+                    file.write(task)
                 with self._lock:
                     self._backlog -= len(task.payload)
             else:
                 task()
-        if self._open is not None:
-            self._open.discard()
+        for file in (self._open, self._changes):
+            if file is not None:
+                file.discard()
 
-    def _begin(self, file: _OpenFile) -> None:
-        self._open = file
+    def _begin(self, file: _OpenFile, changes: _OpenFile) -> None:
+        self._open, self._changes = file, changes
 
     def _end(self, on_written: OnWritten) -> None:
-        file, self._open = self._open, None
-        on_written(file.end() if file is not None else Written())
+        files = (self._open, self._changes)
+        self._open = self._changes = None
+        on_written(_written(*files))
+
+
+def _written(file: _OpenFile | None, changes: _OpenFile | None) -> Written:
+    """What has come of both files."""
+    if file is None or changes is None:
+        return Written()
+    whole, changed = file.end(), changes.end()
+    error = file.error or changes.error
+    if error is not None:
+        file.discard()
+        changes.discard()
+        return Written(error=error)
+    sizes = dict(file.sizes)
+    for vertex, (_, size) in changes.sizes.items():
+        # How many entries there are now says the processor.
+        entries, before = sizes.get(vertex, (0, 0))
+        sizes[vertex] = (entries, before + size)
+    return Written(whole, changed, sizes)
 
 
 class _OpenFile:
@@ -131,11 +160,11 @@ class _OpenFile:
         self._header = header
         self._file: BinaryIO | None = None
         self._writer: StateFileWriter | None = None
-        self._sizes: dict[str, tuple[int, int]] = {}
-        self._error: str | None = None
+        self.sizes: dict[str, tuple[int, int]] = {}
+        self.error: str | None = None
 
     def write(self, chunk: Chunk) -> None:
-        if self._error is not None:
+        if self.error is not None:
             return
         try:
             if self._writer is None:
@@ -147,22 +176,23 @@ class _OpenFile:
         except Exception as error:
             self._fail(error)
             return
-        entries, size = self._sizes.get(chunk.vertex, (0, 0))
-        self._sizes[chunk.vertex] = (entries + chunk.entries, size + len(chunk.payload))
+        entries, size = self.sizes.get(chunk.vertex, (0, 0))
+        self.sizes[chunk.vertex] = (entries + chunk.entries, size + len(chunk.payload))
 
-    def end(self) -> Written:
-        if self._writer is None or self._file is None or self._error is not None:
-            return Written(error=self._error)
+    def end(self) -> StateFile | None:
+        """The file, whole; ``None`` if nothing was written, or it has failed."""
+        if self._writer is None or self._file is None or self.error is not None:
+            return None
         try:
             file = self._writer.end()
             self._directory.close_durably(self._file)
         except Exception as error:
             self._fail(error)
-            return Written(error=self._error)
-        return Written(file, self._sizes)
+            return None
+        return file
 
     def _fail(self, error: Exception) -> None:
-        self._error = f"{self._directory.path}: {type(error).__name__}: {error}"
+        self.error = f"{self._directory.path}: {type(error).__name__}: {error}"
         self.discard()
 
     def discard(self) -> None:

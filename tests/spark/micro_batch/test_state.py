@@ -27,6 +27,7 @@ from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.stateful import MAP, StatefulProcessor
 from jetlet.processors.time.expiring_state import expiring_stateful
 from jetlet.processors.time.interval_join import IntervalJoinProcessor
+from jetlet.snapshots.chain import sweep
 from jetlet.snapshots.tasklet import TaskletSnapshots
 from jetlet.spark.micro_batch import state as batch_state
 from jetlet.spark.micro_batch import state_cache, state_chain
@@ -178,8 +179,8 @@ class Reference:
 
 @pytest.fixture
 def small_sweeps(monkeypatch):
-    monkeypatch.setattr(state_chain, "MIN_SLICE", 2)
-    monkeypatch.setattr(state_chain, "MAX_SWEEP", 4)
+    monkeypatch.setattr(sweep, "MIN_SLICE", 2)
+    monkeypatch.setattr(sweep, "MAX_SWEEP", 4)
     monkeypatch.setattr(batch_state, "MAX_CHAIN", 12)
 
 
@@ -291,8 +292,8 @@ def test_a_batch_that_is_run_again_does_not_begin_with_what_it_has_left(tmp_path
 
 @pytest.mark.slow
 def test_files_are_as_large_as_what_was_touched(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_chain, "MIN_SLICE", 10)
-    monkeypatch.setattr(state_chain, "MAX_SWEEP", 20)
+    monkeypatch.setattr(sweep, "MIN_SLICE", 10)
+    monkeypatch.setattr(sweep, "MAX_SWEEP", 20)
     workers = Workers(tmp_path, monkeypatch)
     saved, _, _ = workers.attempt(0, 0, None, counts(2000), None)
     whole = saved.files[-1].size

@@ -6,7 +6,7 @@ come when it has passed are late: counted, and sent over an edge of their own if
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,9 @@ class EventStateProcessor(IncrementalProcessor):
     def _time_entry(self) -> tuple[BroadcastKey, int]:
         """For a snapshot: :attr:`_saved_time` takes it back."""
         return SavedTime.entry(self.context.global_index, self._time)
+
+    def beside_tables(self) -> Iterable[tuple[Any, Any]]:
+        return (self._time_entry(),)
 
     def finish_snapshot_restore(self) -> bool:
         self._time = self._saved_time.restored(self._time)

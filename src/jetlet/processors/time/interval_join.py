@@ -257,6 +257,11 @@ class IntervalJoinProcessor(EventStateProcessor):
     def tables(self) -> Tables:
         return dict(enumerate(self._sides))
 
+    def saved_entries(self, table: Any, entries: dict[Any, Any]) -> dict[Any, Any]:
+        if table == 0:
+            return {key: (kept, None) for key, kept in entries.items()}
+        return {key: (None, kept) for key, kept in entries.items()}
+
     def track_changes(self) -> None:
         super().track_changes()
         assert self.touched is not None

@@ -649,16 +649,24 @@ class SlidingWindowProcessor(EventStateProcessor):
     @property
     def tables(self) -> Tables:
         """The frames by their end, and what is derived from them: it would take long to redo."""
-        if not self._deducts:
+        if not (self._deducts and self.keeps_derived):
             return self._frames
         return {**self._frames, SLIDING: self._sliding, LAST: self._last}
+
+    @property
+    def saves_changes(self) -> bool:
+        # A first stage has nothing to save; and columns are whole frames.
+        return not (self._emits_frames or self._may_use_columns)
+
+    def saved_entries(self, table: Any, entries: dict[Any, Any]) -> dict[Any, Any]:
+        return {key: (table, value) for key, value in entries.items()}
 
     def track_changes(self) -> None:
         super().track_changes()
         self._add_keyed = self._frame_loops()
 
     def _touch_window(self, frame: Table) -> None:
-        if self.touched is not None:
+        if self.touched is not None and self.keeps_derived:
             self.touched.add(SLIDING, frame)
             self.touched.add(LAST, frame)
 

@@ -24,9 +24,11 @@ from jetlet.core.processor import Processor
 from jetlet.errors import SnapshotError
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
+from jetlet.snapshots.chain.contents import Portion, whole
+from jetlet.snapshots.chain.sweep import Sweep, slice_size
 from jetlet.snapshots.context import EXACTLY_ONCE, ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.directory import Storage
-from jetlet.snapshots.format import Chunk
+from jetlet.snapshots.format import ChainFile, Chunk
 from jetlet.snapshots.incremental import Incremental
 from jetlet.snapshots.restore import RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
@@ -34,13 +36,9 @@ from jetlet.snapshots.wiring import Recovery
 from jetlet.spark.micro_batch.state_cache import STATE_CACHE, CachedState, LiveState
 from jetlet.spark.micro_batch.state_chain import (
     MAX_CHAIN,
-    ChainFile,
     SavedState,
-    Sweep,
     apply_chunk,
-    change_chunks,
     read_files,
-    slice_size,
     write_file,
 )
 from jetlet.spark.micro_batch.state_pickle import dump_state
@@ -101,7 +99,7 @@ class BatchStates:
         names = {file.name for file in files}
         storage, path = locate(self._location)
         if self._cleans % CLEANS_PER_LISTING == 0:
-            last = max((file.batch for file in files), default=NEVER)
+            last = max((file.number for file in files), default=NEVER)
             listed = [entry.name for entry in storage.entries(path) or ()]
             self._known.update(name for name in listed if _batch_of(name) <= last)
         self._cleans += 1
@@ -157,10 +155,10 @@ class TaskRestore:
         return None if version == processor.schema_version else version
 
     def tasklet(self, routes: Mapping[str, Route]) -> RestoreTasklet:
-        return RestoreTasklet(self._whole_chunks(), routes)
+        return RestoreTasklet(self._portions(), routes)
 
-    def _whole_chunks(self) -> Iterator[Chunk]:
-        yield from self._chunks()
+    def _portions(self) -> Iterator[Portion]:
+        yield from whole(iter(self._chunks()))
 
 
 class TaskState:
@@ -284,14 +282,14 @@ class TaskState:
         self._result = CachedState(file, self._live, whole)
         # Of those that are not incremental the newest file has everything.
         covered = min((live.covered for live in self._live.values()), default=place.batch)
-        chain = [*(f for f in self._chain if f.batch >= covered), file]
+        chain = [*(f for f in self._chain if f.number >= covered), file]
         return SavedState(
             SavedState.pack(chain),
             is_incremental=not whole,
             schemas=tuple(sorted(self.snapshots.schema_versions.items())),
         )
 
-    def _changes_of(self, vertex: str, index: int, processor: Incremental) -> Iterator[Chunk]:
+    def _changes_of(self, vertex: str, index: int, processor: Incremental) -> list[Chunk]:
         """What a processor has to save: what has changed, and the next part of a sweep."""
         batch = self._place.batch
         live = self._live.get((vertex, index))
@@ -299,13 +297,22 @@ class TaskState:
         sweep = None if live is None else live.sweep
         is_long = len(self._chain) >= MAX_CHAIN
         if sweep is None or is_long:
-            sweep = Sweep(batch, processor)
+            sweep = Sweep(batch)
+            for _ in sweep.list_keys(processor):
+                pass
         if sweep.touch(processor, EVERYTHING if is_long else slice_size(processor)):
             covered, sweep = sweep.began, None
         self._live[vertex, index] = LiveState(
             processor.leave(), sweep, covered, processor.schema_version
         )
-        return change_chunks(vertex, index, processor)
+        chunks: list[Chunk] = []
+        sink = StateSink(vertex, index, chunks.append, lambda: False, dump_state)
+        schema, time = processor.schema_version, processor.time
+        sink.add_changes((), schema, time)
+        for change in processor.take_changes():
+            sink.add_changes([change], schema)
+        sink.flush()
+        return chunks
 
     def finish(self) -> None:
         """What was saved is safe: let all end."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jetlet.execution.garbage import keep_frozen
-from jetlet.snapshots.format import Chunk
-from jetlet.spark.micro_batch.state_chain import ChainFile, SavedState, Sweep
+from jetlet.snapshots.chain.sweep import Sweep
+from jetlet.snapshots.format import ChainFile, Chunk
+from jetlet.spark.micro_batch.state_chain import SavedState
 
 __all__ = ["STATE_CACHE", "CachedState", "LiveState", "StateCache"]
 
@@ -68,7 +69,7 @@ class StateCache:
         """
         with self._lock:
             state = self._states.pop((job, task), None)
-            self._drop_idle(job, saved.files[-1].batch)
+            self._drop_idle(job, saved.files[-1].number)
         if state is None and not self._states:
             keep_frozen(False)
         return state if state is not None and state.file in saved.files else None
@@ -83,7 +84,7 @@ class StateCache:
     def _drop_idle(self, job: Hashable, batch: int) -> None:
         now = time.monotonic()
         for key, state in list(self._states.items()):
-            is_behind = key[0] == job and batch - state.file.batch > IDLE_BATCHES
+            is_behind = key[0] == job and batch - state.file.number > IDLE_BATCHES
             if is_behind or now - state.used > IDLE_SECONDS:
                 del self._states[key]
 

@@ -1,17 +1,13 @@
 """The files in which the state of a task is kept from one micro-batch to the next.
 
-Each batch adds a file with what the batch has changed. The state is what a *chain* of files makes,
-the newest last. What a task has saved names its chain; the driver records that with the batch, so
-nothing else says which files count. The names of files are those of attempts: two attempts at the
-same batch never meet, and what a failed one has written is never looked at.
+They are a chain as those of snapshots are, see :mod:`jetlet.snapshots.chain`. What a task has saved
+names its chain; the driver records that with the batch, so nothing else says which files count. The
+names of files are those of attempts: two attempts at the same batch never meet, and what a failed
+one has written is never looked at.
 
-No chain grows for ever, and nothing is ever rewritten at once: in each batch a task adds, to the
-keys that the batch has touched, some that it has not, until it has been over all of them. Then the
-files from before it began are not needed any more. See :class:`Sweep`.
-
-What is in a file is described in :mod:`jetlet.snapshots.format`. The chunks of an incremental
-processor hold ``(schema version, time, changes)``; those of the others hold entries, as in a
-snapshot, and all of them: of such a processor only the newest file counts.
+What is in a file is described in :mod:`jetlet.snapshots.format`. Chunks of changes are those of
+incremental processors. Those of the others hold entries, as in a snapshot, and all of them: of such
+a processor only the newest file counts.
 """
 
 from __future__ import annotations
@@ -25,47 +21,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
+from jetlet.snapshots.chain.sweep import MAX_SWEEP
 from jetlet.snapshots.directory import Storage, naming, read_file
-from jetlet.snapshots.format import STATE, Chunk, StateFileWriter, read_state_file
+from jetlet.snapshots.format import ChainFile, Chunk, StateFileWriter, read_state_file
 from jetlet.snapshots.incremental import Incremental, TableChange
-from jetlet.snapshots.state_sink import unpicklable
-from jetlet.spark.micro_batch.state_pickle import dump_state
 
-__all__ = [
-    "MAX_CHAIN",
-    "ChainFile",
-    "SavedState",
-    "Sweep",
-    "apply_chunk",
-    "change_chunks",
-    "read_files",
-    "slice_size",
-    "write_file",
-]
+__all__ = ["MAX_CHAIN", "SavedState", "apply_chunk", "read_files", "write_file"]
 
-MAX_SWEEP: Final = 256
-"""A sweep takes so many batches at the most: a chain is read within seconds, and a batch is longer
-by less than a hundredth of what it would take to save everything."""
-MIN_SLICE: Final = 1024
-"""Keys that a sweep takes at once at the least: they cost about as much as the file itself."""
 MAX_CHAIN: Final = 4 * MAX_SWEEP
 """A chain gets as long if no task lives long enough to end a sweep: then one does all at once."""
-CHUNK_KEYS: Final = 1 << 14
 READERS: Final = 8
 """Number of files that are fetched at the same time."""
-
-
-class ChainFile(NamedTuple):
-    """A file of a chain."""
-
-    batch: int
-    name: str
-    size: int
-    crc32: int
 
 
 @dataclass(frozen=True)
@@ -93,85 +63,19 @@ class SavedState:
         return SavedState, (self.chain, self.is_incremental, self.schemas)
 
 
-class Sweep:
-    """Takes all keys of a processor's state in turn, a few in every batch, as if they were touched.
-
-    Keys that are added or changed meanwhile are saved with the batches that do so. So when it has
-    come to its end, the files since :attr:`began` have everything.
-    """
-
-    def __init__(self, batch: int, processor: Incremental) -> None:
-        touched = processor.touched
-        assert touched is not None
-        self.began = batch
-        self._left: list[tuple[Any, list[Any]]] = []
-        for name, table in processor.tables.items():
-            with_batch = touched.get(name, ())
-            self._left.append((name, [key for key in table if key not in with_batch]))
-
-    def touch(self, processor: Incremental, count: int) -> bool:
-        """Take the next keys; true if there are no more."""
-        touched, tables = processor.touched, processor.tables
-        assert touched is not None
-        while self._left:
-            name, keys = self._left[-1]
-            if keys and count <= 0:
-                break
-            some = keys[-count:]
-            del keys[-count:]
-            count -= len(some)
-            if not keys:
-                self._left.pop()
-            table = tables.get(name)
-            if table is not None:
-                touched.add(name, [key for key in some if key in table])
-        return not self._left
-
-
-def slice_size(processor: Incremental) -> int:
-    """How many keys a sweep takes in a batch."""
-    assert processor.touched is not None
-    return max(processor.touched.key_count() // 4, processor.entry_count() // MAX_SWEEP, MIN_SLICE)
-
-
 # --- Chunks ---------------------------------------------------------------------------------
-
-
-def change_chunks(vertex: str, index: int, processor: Incremental) -> Iterator[Chunk]:
-    """What a processor has changed. The first chunk is always there: it has the time."""
-    some: list[TableChange] = []
-    count = 0
-    for change in processor.take_changes(CHUNK_KEYS):
-        if count >= CHUNK_KEYS:
-            yield _chunk(vertex, index, processor, some)
-            some, count = [], 0
-        some.append(change)
-        count += len(change.entries) + len(change.gone) + 1
-    yield _chunk(vertex, index, processor, some)
-
-
-def _chunk(
-    vertex: str, index: int, processor: Incremental, changes: Sequence[TableChange]
-) -> Chunk:
-    plain = [tuple(change) for change in changes]
-    try:
-        payload = dump_state((processor.schema_version, processor.time, plain))
-    except Exception as error:
-        entries = [entry for change in changes for entry in change.entries.items()]
-        raise unpicklable(entries, error) from error
-    return Chunk(STATE, vertex, index, len(changes), payload)
 
 
 def apply_chunk(chunk: Chunk, processor: Incremental) -> None:
     """Bring a processor up to date."""
-    schema, time, changes = pickle.loads(chunk.payload)
-    for table, is_new, entries, gone in changes:
-        if schema != processor.schema_version:
-            upgrade = processor.upgrade
-            entries = {key: upgrade(schema, value) for key, value in entries.items()}
-        processor.apply_change(TableChange(table, is_new, entries, gone))
-    if time is not None:
-        processor.apply_time(time)
+    for schema, time, changes in chunk.pickles():
+        for table, is_new, entries, gone in changes:
+            if schema != processor.schema_version:
+                upgrade = processor.upgrade
+                entries = {key: upgrade(schema, value) for key, value in entries.items()}
+            processor.apply_change(TableChange(table, is_new, entries, gone))
+        if time is not None:
+            processor.apply_time(time)
 
 
 # --- Files ----------------------------------------------------------------------------------
@@ -237,7 +141,7 @@ def _fetch(storage: Storage, directory: str, file: ChainFile) -> bytes:
 def _chunks(path: str, file: ChainFile, data: bytes) -> list[Chunk]:
     if (len(data), crc32(data)) != (file.size, file.crc32):
         raise SnapshotError(
-            f"{path} is damaged: it is not what batch {file.batch} has saved, whose checksum is "
+            f"{path} is damaged: it is not what batch {file.number} has saved, whose checksum is "
             f"another one"
         )
     return list(read_state_file(io.BytesIO(data), path))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from jetlet.core.processor import Processor
 from jetlet.core.traits import BatchPart
 from jetlet.core.vertex import Vertex, WriterSupplier
 from jetlet.execution.plan import RunContext
@@ -123,6 +124,9 @@ class SavedVertices:
     def sink(self, vertex: str, processor: int) -> StateSink | None:
         """Where a processor saves its state, if it has any."""
         return None if vertex in self.left_out else self.sinks(vertex, processor)
+
+    def chain_part(self, vertex: str, index: int, processor: Processor, sink: StateSink) -> None:
+        """Changes are saved by the task, when all have ended."""
 
 
 class RunningBatchTask(RunningTask):

@@ -1,0 +1,184 @@
+"""ChainPart: what one processor adds to the chain of its member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from time import perf_counter_ns
+from types import NoneType
+from typing import Any, Final, Protocol
+
+from jetlet.snapshots.chain.sweep import Sweep, slice_size
+from jetlet.snapshots.context import ActiveSnapshot
+from jetlet.snapshots.incremental import Incremental, TableChange
+from jetlet.snapshots.state_sink import Entry, StateSink
+
+__all__ = ["ChainPart", "ChainPlace"]
+
+CALL_NS: Final = 500_000
+"""How long a call may go on, so that others get their turn."""
+STEP: Final = 128
+"""Keys between two looks at the clock."""
+SWEPT: Final = 4096
+"""Keys that a sweep takes in one step."""
+PLAIN_TYPES: Final = frozenset({bool, int, float, complex, str, bytes, NoneType})
+
+GO_ON, RETURN = True, False
+"""What a step says: another one may follow in this call, or not."""
+
+
+class Outbox(Protocol):
+    """The outbox of a tasklet, as far as it is needed here."""
+
+    def offer_batch_to_snapshot(self, entries: list[Entry]) -> bool: ...
+
+    def defer(self, steps: Iterator[None]) -> None: ...
+
+
+class ChainPlace(Protocol):
+    """What a member knows of the chains of its processors."""
+
+    def note_part(
+        self, vertex: str, processor: int, since: int, entries: int, snapshot_id: int
+    ) -> None:
+        """A processor takes part in a snapshot.
+
+        ``since`` is the snapshot whose file, and those after it, have all of its ``entries``.
+        """
+
+
+class ChainPart:
+    """Hands over what has changed of the state of a processor, bit by bit. Used by its thread.
+
+    Changes are remembered from the first snapshot on, which has everything. What was handed over
+    counts when the snapshot does: if it fails, the next one has to say it again. An export has
+    everything, and makes no difference to the snapshots after it.
+    """
+
+    def __init__(
+        self,
+        vertex: str,
+        index: int,
+        processor: Incremental,
+        sink: StateSink,
+        place: ChainPlace,
+    ) -> None:
+        self._name = (vertex, index)
+        self._processor = processor
+        self._sink = sink
+        self._place = place
+        self._covered: int | None = None
+        """The first snapshot whose file is needed, of those that count."""
+        self._candidate = 0
+        """What it will be if the snapshot at hand counts."""
+        self._sweep: Sweep | None = None
+        self._taken: dict[Any, dict[Any, None]] = {}
+        """The keys that the snapshot at hand has, or in a table that is new to it all."""
+        self._dropped: set[Any] = set()
+        self._is_pending = False
+        """True while nobody knows whether the snapshot counts."""
+        self._steps: Iterator[bool] | None = None
+
+    def save(self, snapshot: ActiveSnapshot, outbox: Outbox) -> bool:
+        """Go on; true when all is handed over, or set aside to be pickled between later calls."""
+        if self._steps is None:
+            self._steps = self._saving(snapshot, outbox)
+        end = perf_counter_ns() + CALL_NS
+        for may_go_on in self._steps:
+            if not may_go_on or self._sink.is_full() or perf_counter_ns() > end:
+                return False
+        self._steps = None
+        return True
+
+    def finish(self, *, success: bool) -> None:
+        """The outcome of the snapshot is known."""
+        if not self._is_pending:
+            return
+        self._is_pending = False
+        taken, self._taken = self._taken, {}
+        dropped, self._dropped = self._dropped, set()
+        if success:
+            self._covered = self._candidate
+        elif self._covered is not None:
+            touched = self._processor.touched
+            assert touched is not None
+            for name, keys in taken.items():
+                if name not in touched.dropped:
+                    touched.add(name, keys)
+            touched.dropped |= dropped
+
+    # --- Steps ------------------------------------------------------------------------------
+
+    def _saving(self, snapshot: ActiveSnapshot, outbox: Outbox) -> Iterator[bool]:
+        processor = self._processor
+        if processor.touched is None and not snapshot.is_export:
+            processor.keeps_derived = False
+            processor.track_changes()
+        while not processor.save_to_snapshot():
+            yield RETURN
+        if processor.touched is None:
+            return  # it has saved everything
+        while not outbox.offer_batch_to_snapshot(list(processor.beside_tables())):
+            yield RETURN
+        number = snapshot.snapshot_id
+        if snapshot.is_export:
+            self._note(number, number)
+            yield from self._hand_over(self._everything(), outbox)
+            return
+        if self._covered is None:
+            self._candidate = number
+            changes = self._everything()
+            processor.touched.forget()
+        else:
+            yield from self._go_on_sweeping(number)
+            touched = processor.touched
+            self._taken = {name: dict(keys) for name, keys in touched.items() if keys}
+            self._dropped = set(touched.dropped)
+            changes = processor.take_changes(STEP)
+        self._is_pending = True
+        self._note(number, self._candidate)
+        yield from self._hand_over(changes, outbox)
+
+    def _note(self, number: int, since: int) -> None:
+        self._place.note_part(*self._name, since, self._processor.entry_count(), number)
+
+    def _go_on_sweeping(self, number: int) -> Iterator[bool]:
+        processor = self._processor
+        if self._sweep is None:
+            self._sweep = Sweep(number)
+            for _ in self._sweep.list_keys(processor):
+                yield GO_ON
+        count = slice_size(processor)
+        while count > 0:
+            if self._sweep.touch(processor, min(count, SWEPT)):
+                self._candidate, self._sweep = self._sweep.began, None
+                return
+            count -= SWEPT
+            yield GO_ON
+
+    def _everything(self) -> Iterator[TableChange]:
+        """All tables, for who knows nothing of them."""
+        for name, table in self._processor.tables.items():
+            entries = iter(table.items())
+            while some := dict(islice(entries, STEP)):
+                yield TableChange(name, False, some)
+
+    def _hand_over(self, changes: Iterator[TableChange], outbox: Outbox) -> Iterator[bool]:
+        """Pickle what may change as soon as the processor goes on, and leave the rest for later."""
+        processor, later = self._processor, []
+        for change in changes:
+            made = change._replace(entries=processor.saved_entries(change.table, change.entries))
+            if PLAIN_TYPES.issuperset(map(type, change.entries.values())):
+                later.append(made)
+            else:
+                self._sink.add_changes([made], processor.schema_version)
+            yield GO_ON
+        if later:
+            outbox.defer(_pickling(self._sink, later, processor.schema_version))
+
+
+def _pickling(sink: StateSink, changes: list[TableChange], schema: int) -> Iterator[None]:
+    changes.reverse()
+    while changes:
+        sink.add_changes([changes.pop()], schema)
+        yield
