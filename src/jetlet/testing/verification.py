@@ -27,6 +27,7 @@ from jetlet.errors import ProcessorContractError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.snapshots.context import EXACTLY_ONCE
 from jetlet.snapshots.incremental import Incremental
+from jetlet.testing.chained import Chained
 from jetlet.testing.handover import Handover
 from jetlet.testing.outbox import CheckedOutbox, shorten
 
@@ -56,6 +57,8 @@ class Mode:
     """After so many snapshots a new processor takes over; 0 is never."""
     memories: int | None = None
     """Where a new processor takes over from: as :class:`Handover` says, or else from a snapshot."""
+    chained: bool = False
+    """Snapshots are made of what has changed, as those of jobs are."""
     as_table: Callable[[Sequence[Any]], Table | None] | None = None
     """Stores a batch as columns, if that can be done with it."""
 
@@ -68,8 +71,11 @@ class Mode:
         if self.memories is not None:
             live = "live state and changes" if self.memories else "changes"
             return f"{text}, a new processor after each item begins with {live}"
-        after = {0: "never restored", 1: "restored after each"}
-        return f"{text}, snapshots {after.get(self.restore_every, 'restored after every second')}"
+        if self.chained:
+            text += ", chained"
+        after = {0: "never restored", 1: "restored after each", 2: "restored after every second"}
+        often = after.get(self.restore_every, f"restored after {self.restore_every}")
+        return f"{text}, snapshots {often}"
 
 
 def modes(*, snapshots: bool = True) -> Iterator[Mode]:
@@ -101,6 +107,8 @@ def incremental_modes() -> Iterator[Mode]:
     for is_tight in (False, True):
         for memories in (0, 2):
             yield Mode(1, is_tight, snapshots=True, restore_every=1, memories=memories)
+        yield Mode(1, is_tight, snapshots=True, restore_every=7, chained=True)
+        yield Mode(2, is_tight, snapshots=True, restore_every=2, chained=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,7 @@ class Verification:
         self.is_incremental = False
         """True if the processor can tell what has changed."""
         self._handover = None if mode.memories is None else Handover(mode.memories)
+        self._chained: Chained | None = None
         self._shuffle = random.Random(271).shuffle
         self._progress_at = time.monotonic()
 
@@ -185,6 +194,8 @@ class Verification:
             assert isinstance(processor, Incremental)
             self._handover.begin(processor)
         processor.init(self._outbox, self._context)
+        if self._mode.chained and isinstance(processor, Incremental) and processor.saves_changes:
+            self._chained = Chained(processor, self._outbox)
         if not (hasattr(processor, "outbox") and hasattr(processor, "context")):
             raise ProcessorContractError("overrides init() without super().init(outbox, context)")
 
@@ -319,9 +330,22 @@ class Verification:
     def _saved(self, *more: str) -> list[tuple[Any, Any]]:
         """What ``save_to_snapshot``, and callbacks after it, offer."""
         self._outbox.begin_snapshot()
-        for callback in ("save_to_snapshot", *more):
+        if self._chained is None:
+            self._until_true("save_to_snapshot")
+            tables: list[tuple[Any, Any]] = []
+        else:
+            tables = self._chained.save(self._until)
+        for callback in more:
             self._until_true(callback)
-        return self._pickled(self._outbox.end_snapshot())
+        return self._pickled(self._outbox.end_snapshot()) + tables
+
+    def _until(self, call: Callable[[], bool]) -> None:
+        """Call until true, with what the outbox has to know of calls."""
+        is_done = False
+        while not is_done:
+            self._outbox.begin_call()
+            is_done = call()
+            self._outbox.end_call()
 
     def _take_over(self, entries: list[tuple[Any, Any]]) -> None:
         """A new processor goes on from a snapshot."""

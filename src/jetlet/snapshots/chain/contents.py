@@ -15,7 +15,7 @@ from jetlet.snapshots.directory import SnapshotDirectory
 from jetlet.snapshots.format import CHANGES, STATE, Chunk, SnapshotRecord
 from jetlet.snapshots.state_sink import Entry
 
-__all__ = ["Portion", "entries", "latest", "whole"]
+__all__ = ["ChainReader", "Portion", "entries", "latest", "whole"]
 
 IsWanted = Callable[[str, int], bool]
 """Asked whether the state of a processor of a vertex is of interest."""
@@ -63,13 +63,13 @@ def latest(
     Each entry comes once. What takes memory are the keys of the files but the oldest ones, so let
     ``is_wanted`` and ``owns`` say what is of interest.
     """
-    chain = _Chain(owns)
+    chain = ChainReader(owns)
     oldest = min((file.number for file in record.chain), default=0)
     for file in sorted(record.chain, key=lambda file: file.number, reverse=True):
         for chunk in directory.chain.chunks(file):
             if chunk.kind == CHANGES and _is_alive(record, chunk):
                 if is_wanted(chunk.vertex, chunk.processor):
-                    found = chain.take(chunk, is_last=file.number == oldest)
+                    found = chain.take(chunk, is_oldest=file.number == oldest)
                     if found:
                         yield Portion(chunk.vertex, chunk.processor, found)
         chain.end_file()
@@ -85,10 +85,10 @@ Name = tuple[str, int, Any]
 """Of a table: its vertex, its processor, and its name there."""
 
 
-class _Chain:
-    """Knows what newer files have said."""
+class ChainReader:
+    """Finds the newest entry of each key in files that come the newest first."""
 
-    def __init__(self, owns: Owns | None) -> None:
+    def __init__(self, owns: Owns | None = None) -> None:
         self._owns = owns
         self._seen: dict[Name, set[Any]] = {}
         """Keys that were there, or gone."""
@@ -96,8 +96,11 @@ class _Chain:
         """Tables that were new: what older files have of them is gone."""
         self._closing: set[Name] = set()
 
-    def take(self, chunk: Chunk, *, is_last: bool) -> list[Entry]:
-        """Those entries of a chunk that are the newest of their keys."""
+    def take(self, chunk: Chunk, *, is_oldest: bool) -> list[Entry]:
+        """Those entries of a chunk that are the newest of their keys.
+
+        What the oldest file has need not be remembered.
+        """
         found: list[Entry] = []
         for _schema, _time, changes in chunk.pickles():
             for table, is_new, some, gone in changes:
@@ -112,7 +115,7 @@ class _Chain:
                     found += [(key, some[key]) for key in keys if key not in seen]
                 else:
                     found += some.items() if keys is some else [(key, some[key]) for key in keys]
-                if not is_last:
+                if not is_oldest:
                     seen.update(keys)
                     seen.update(self._owned(chunk.vertex, gone))
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from time import perf_counter_ns
 from types import NoneType
@@ -62,11 +62,13 @@ class ChainPart:
         processor: Incremental,
         sink: StateSink,
         place: ChainPlace,
+        slice_size: Callable[[Incremental], int] = slice_size,
     ) -> None:
         self._name = (vertex, index)
         self._processor = processor
         self._sink = sink
         self._place = place
+        self._slice_size = slice_size
         self._covered: int | None = None
         """The first snapshot whose file is needed, of those that count."""
         self._candidate = 0
@@ -148,7 +150,7 @@ class ChainPart:
             self._sweep = Sweep(number)
             for _ in self._sweep.list_keys(processor):
                 yield GO_ON
-        count = slice_size(processor)
+        count = self._slice_size(processor)
         while count > 0:
             if self._sweep.touch(processor, min(count, SWEPT)):
                 self._candidate, self._sweep = self._sweep.began, None

@@ -1,0 +1,304 @@
+"""Chains of changes: any of their snapshots is what the state was then, whatever has happened."""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetlet.core.items import DONE, BroadcastKey
+from jetlet.core.partitioning import assign, partition_id
+from jetlet.execution import progress_state as progress
+from jetlet.execution.queue import BoundedQueue
+from jetlet.snapshots.chain import sweep
+from jetlet.snapshots.chain.contents import entries
+from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
+from jetlet.snapshots.driver import _longer
+from jetlet.snapshots.format import SnapshotRecord, VertexState
+from jetlet.snapshots.incremental import Incremental
+from jetlet.snapshots.member import MemberSnapshots
+from jetlet.snapshots.restore import Restore, Route
+from jetlet.snapshots.store import Exports, SnapshotStore, open_export
+from jetlet.snapshots.writer import SnapshotWriter
+from jetlet.storage.file_systems import locate
+
+PARTITIONS = 271
+
+
+class Tabled(Incremental):
+    """State in tables that come and go: what windows and maps with state have, without the rest."""
+
+    def __init__(self, index):
+        self.index = index
+        self.named = {}
+        self.steps = 0
+
+    @property
+    def tables(self):
+        return self.named
+
+    def saved_entries(self, table, entries):
+        return {key: (table, value) for key, value in entries.items()}
+
+    def beside_tables(self):
+        return ((BroadcastKey(self.index), self.steps),)
+
+    def put(self, table, key, value):
+        self.steps += 1
+        self.named.setdefault(table, {})[key] = value
+        if self.touched is not None:
+            self.touched[table][key] = None
+
+    def delete(self, table, key):
+        self.steps += 1
+        if self.named.get(table, {}).pop(key, None) is not None and self.touched is not None:
+            self.touched[table][key] = None
+
+    def drop(self, table):
+        self.steps += 1
+        self.named.pop(table, None)
+        if self.touched is not None:
+            self.touched.drop(table)
+
+    def save_to_snapshot(self):
+        if self.touched is None:
+            for table, values in self.named.items():
+                self.outbox.offer_batch_to_snapshot([(k, (table, v)) for k, v in values.items()])
+            self.outbox.offer_batch_to_snapshot(list(self.beside_tables()))
+        return True
+
+    def restore(self, restored):
+        for key, value in restored:
+            if isinstance(key, BroadcastKey):
+                continue
+            table, value = value
+            assert key not in self.named.setdefault(table, {}), "a key came twice"
+            self.named[table][key] = value
+
+    def state(self):
+        return {(t, k): v for t, values in self.named.items() for k, v in values.items()}
+
+
+class Outbox:
+    """Takes everything; what is left for later is pickled when the processor has gone on."""
+
+    def __init__(self, sink):
+        self._sink = sink
+        self._deferred = []
+
+    def offer_batch_to_snapshot(self, batch):
+        self._sink.add(batch)
+        return True
+
+    def defer(self, steps):
+        self._deferred.append(steps)
+
+    def finish(self):
+        for steps in self._deferred:
+            for _ in steps:
+                pass
+        self._deferred.clear()
+        self._sink.flush()
+
+
+class Member:
+    """A processor, and what takes its part in snapshots."""
+
+    def __init__(self, index, epoch):
+        self.processor = Tabled(index)
+        self._snapshots = MemberSnapshots(
+            SnapshotContext("exactly-once"), SnapshotWriter(index, epoch, ["state"])
+        )
+        sink = self._snapshots.sink("state", index)
+        self._outbox = self.processor.outbox = Outbox(sink)
+        self._part = self._snapshots.chain_part("state", index, self.processor, sink)
+
+    def save(self, active, directory, go_on):
+        """Its report; ``go_on`` is called between what has to be at once, and what has not."""
+        reports = queue.SimpleQueue()
+        self._snapshots.context.register()
+        self._snapshots.begin(active, directory, reports.put)
+        while not self._part.save(active, self._outbox):
+            pass
+        go_on()
+        self._outbox.finish()
+        self._snapshots.context.phase1_done()
+        report = reports.get(timeout=60)
+        assert report.error is None
+        self._snapshots.context.live = 0
+        return report
+
+    def finish(self, success):
+        self._part.finish(success=success)
+
+    def close(self):
+        self._snapshots.close()
+
+
+class Job:
+    """Members in one process, and their snapshots in a store."""
+
+    def __init__(self, keep):
+        self.storage, self._root = locate(f"memory://{uuid.uuid4()}")
+        self._keep = keep
+        self.members = []
+        self._begin(1)
+
+    def _begin(self, size):
+        self.store = SnapshotStore(self.storage, self._root, "job")
+        self.attempt = self.store.begin_attempt(may_go_back=True)
+        self._ids = count(self.attempt.next_id)
+        self._good = list(self.attempt.good_areas[: self._keep])
+        self._chains = {}
+        self.members = [Member(index, self.attempt.epoch) for index in range(size)]
+        self.owners = [member for member, _ in assign(PARTITIONS, size, 1)]
+
+    def owner(self, key):
+        return self.members[self.owners[partition_id(key)]].processor
+
+    def state(self):
+        found = {}
+        for member in self.members:
+            found.update(member.processor.state())
+        return found
+
+    def restart(self, size):
+        for member in self.members:
+            member.close()
+        self._begin(size)
+        restored = self.attempt.restored
+        if restored is None:
+            return
+        record = restored.record
+        for index, member in enumerate(self.members):
+            restore = Restore(record, restored.directory, size)
+            way = BoundedQueue(8192)
+            is_alike = restore.is_alike("state", size)
+            places = [0 if owner == index else None for owner in self.owners]
+            tasklet = restore.tasklet({"state": Route([way], places, index if is_alike else None)})
+            while tasklet.call() is not progress.DONE:
+                pass
+            batch = []
+            while (some := way.poll(8192)) is not DONE:
+                batch += some
+            member.processor.restore(batch)
+
+    def snapshot(self, *, success, go_on=lambda: None):
+        number = next(self._ids)
+        area = next(a for a in range(self._keep + 1) if a not in self._good)
+        directory = self.store.make_room(area, self.attempt.epoch)
+        reports = [m.save(ActiveSnapshot(number), directory, go_on) for m in self.members]
+        chains = {
+            index: _longer(self._chains.get(index, ()), report, number)
+            for index, report in enumerate(reports)
+        }
+        if success:
+            self._chains = chains
+            self.store.write_record(directory, self._record(number, reports, chains, None))
+            self._good = [area, *self._good][: self._keep]
+        for member in self.members:
+            member.finish(success)
+
+    def export(self, name, *, go_on=lambda: None):
+        number = next(self._ids)
+        exports = Exports(self.storage, self._root)
+        directory = exports.prepare(name)
+        active = ActiveSnapshot(number, is_export=True)
+        reports = [m.save(active, directory, go_on) for m in self.members]
+        chains = {i: _longer((), report, number) for i, report in enumerate(reports)}
+        directory.write_record(self._record(number, reports, chains, name))
+        return open_export(exports.directory(name))
+
+    def _record(self, number, reports, chains, name):
+        return SnapshotRecord(
+            snapshot_id=number,
+            epoch=self.attempt.epoch,
+            job_name="job",
+            job_id="id",
+            members=len(self.members),
+            partition_count=PARTITIONS,
+            began_ms=0,
+            ended_ms=0,
+            name=name,
+            files=tuple(report.file for report in reports if report.file is not None),
+            chain=tuple(sorted(file for chain in chains.values() for file in chain)),
+            vertices={"state": VertexState(len(self.members), 1)},
+        )
+
+
+def contents(stored):
+    """What is in a snapshot, by table and key; no key may come twice."""
+    found = {}
+    for vertex, key, value in entries(stored.record, stored.directory):
+        assert vertex == "state"
+        if not isinstance(key, BroadcastKey):
+            assert (value[0], key) not in found
+            found[value[0], key] = value[1]
+    return found
+
+
+KEYS = st.integers(0, 5)
+TABLES = st.sampled_from(["main", 10])
+VALUES = st.one_of(st.integers(), st.lists(st.integers(), max_size=2))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), TABLES, KEYS, VALUES),
+        st.tuples(st.just("put"), TABLES, KEYS, VALUES),
+        st.tuples(st.just("put"), TABLES, KEYS, VALUES),
+        st.tuples(st.just("delete"), TABLES, KEYS),
+        st.tuples(st.just("drop"), TABLES),
+        st.tuples(st.just("snapshot"), st.sampled_from([True, True, True, False])),
+        st.tuples(st.just("snapshot"), st.just(True)),
+        st.tuples(st.just("export")),
+        st.tuples(st.just("restart"), st.integers(1, 3)),
+    ),
+    min_size=20,
+    max_size=100,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_sweeps():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sweep, "MIN_SLICE", 1)
+        monkeypatch.setattr(sweep, "MAX_SWEEP", 8)
+        yield
+
+
+@settings(deadline=None, max_examples=40)
+@given(steps=STEPS, keep=st.integers(1, 3))
+def test_every_snapshot_is_what_the_state_was(steps, keep):
+    job, saved, oracle = Job(keep), {}, {}
+    names = count()
+    for step, *args in [*steps, ("snapshot", True), ("restart", 2)]:
+        if step == "put":
+            table, key, value = args
+            job.owner(key).put(table, key, list(value) if isinstance(value, list) else value)
+            oracle[table, key] = value
+        elif step == "delete":
+            table, key = args
+            job.owner(key).delete(table, key)
+            oracle.pop((table, key), None)
+        elif step == "drop":
+            for member in job.members:
+                member.processor.drop(args[0])
+            oracle = {place: value for place, value in oracle.items() if place[0] != args[0]}
+        elif step == "snapshot":
+            job.snapshot(success=args[0])
+            if args[0]:
+                saved = dict(oracle)
+                assert contents(job.store.snapshots()[0]) == saved
+        elif step == "export":
+            assert contents(job.export(f"export-{next(names)}")) == oracle
+        else:
+            job.restart(*args)
+            oracle = dict(saved)
+            assert job.state() == oracle
+    job.restart(1)
+    assert job.state() == oracle
+    kept = {file.name for stored in job.store.snapshots() for file in stored.record.chain}
+    assert kept <= set(job.store.area(0).chain.names())
