@@ -11,7 +11,7 @@ from jetlet.core.table import VALUE, Entry, Form, Record, Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["events_table", "items_table"]
+__all__ = ["events_table", "is_readable", "items_table"]
 
 _EXACT = frozenset({bool, int, float, str, bytes, dt.date})
 """Types whose values come back from a column as what they were; ``None`` may be among them."""
@@ -80,3 +80,29 @@ def _column(values: Sequence[Any]) -> pa.Array | None:
         return pa.array(values, from_pandas=False)
     except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
         return None
+
+
+def is_readable(batch: pa.RecordBatch) -> bool:
+    """True if each row is certain to become an item: then there is no need to try."""
+    from pyarrow import types
+
+    for column in batch.columns:
+        if types.is_dictionary(column.type):
+            column = column.dictionary
+        kind = column.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            try:
+                column.validate(full=True)
+            except Exception:
+                return False
+        elif not (
+            types.is_integer(kind)
+            or types.is_floating(kind)
+            or types.is_boolean(kind)
+            or types.is_binary(kind)
+            or types.is_decimal(kind)
+            or (types.is_timestamp(kind) and kind.unit != "ns")
+            or types.is_date32(kind)
+        ):
+            return False
+    return True

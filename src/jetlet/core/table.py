@@ -49,9 +49,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An item is a dict of the values of columns with these names."""
+    """An item is a dict, or an object of that ``kind``, of the values of columns with these names.
+
+    Objects are made by calling their class with the values in this order.
+    """
 
     names: tuple[str, ...]
+    kind: type[Any] = dict
 
     @property
     def width(self) -> int:
@@ -61,7 +65,9 @@ class Record:
     def items(self, columns: Sequence[list[Any]], rows: int) -> list[Any]:
         """The items of columns that were made values of Python."""
         if not columns:
-            return [{} for _ in range(rows)]
+            return [self.kind() for _ in range(rows)]
+        if self.kind is not dict:
+            return list(map(self.kind, *columns))
         return _record_loop(self.names)(*columns)
 
 

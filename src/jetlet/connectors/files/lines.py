@@ -111,6 +111,23 @@ class LineNumbers:
             yield block, lines
             self._passed += len(lines)
 
+    def groups(self, encoding: str, errors: str, size: int) -> Iterator[list[TextBlock]]:
+        """The blocks of the split, several at a time, for whoever then says what has passed."""
+        group: list[TextBlock] = []
+        for block in read_text(self._split, encoding, errors, self._options):
+            if self._first is None:
+                self._first = block.offset
+            group.append(block)
+            if sum(len(each.text) for each in group) >= size:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def have_passed(self, lines: int) -> None:
+        """So many lines lie before what is current from now on."""
+        self._passed += lines
+
     def of(self, index: int) -> int:
         """The number of a line of the current block."""
         if self._before is None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
+from jetlet.columns.items import is_readable
 from jetlet.connectors.files.csv import check_names
 from jetlet.connectors.files.input import (
     MAX_SPLIT,
@@ -134,7 +135,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
             for batch in self._batches(file, split, size, in_columns=in_columns):
                 if batch.num_rows:
                     wanted = batch if self._columns is None else batch.select(self._columns)
-                    if in_columns and _is_readable(wanted):
+                    if in_columns and is_readable(wanted):
                         yield Table.of(wanted)
                         continue
                     for start in range(0, wanted.num_rows, BATCH_SIZE):
@@ -413,32 +414,6 @@ class _ParquetEncoder:
         if names == ():
             raise BadRecordError(f"sinks.parquet: {shortened(first)} has no columns to write")
         return RowShape(names or ("value",))
-
-
-def _is_readable(batch: pa.RecordBatch) -> bool:
-    """True if each row is certain to become an item: then there is no need to try."""
-    from pyarrow import types
-
-    for column in batch.columns:
-        if types.is_dictionary(column.type):
-            column = column.dictionary
-        kind = column.type
-        if types.is_string(kind) or types.is_large_string(kind):
-            try:
-                column.validate(full=True)
-            except Exception:
-                return False
-        elif not (
-            types.is_integer(kind)
-            or types.is_floating(kind)
-            or types.is_boolean(kind)
-            or types.is_binary(kind)
-            or types.is_decimal(kind)
-            or (types.is_timestamp(kind) and kind.unit != "ns")
-            or types.is_date32(kind)
-        ):
-            return False
-    return True
 
 
 def _dictionaries(file: Any, row_groups: Sequence[int]) -> list[str]:
