@@ -24,7 +24,6 @@ there before a job is left out after it, too.
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +33,9 @@ YOUNG_OBJECTS = 10_000
 MIDDLE_AGE, OLD_AGE = 5, 100
 """After so many looks at the young ones those in between are due, and after so many of these all.
 
-From Python 3.14 on the old ones are looked at in portions, and these numbers mean other things.
+The first releases of Python 3.14 look at the old ones in portions, and these numbers mean other
+things there. Their third threshold is 0. Without the GIL there are no generations: everything is
+looked at when a quarter as many objects were made as have been kept, and memory has grown.
 """
 
 FROZEN_BY_PYTHON = 1000
@@ -84,7 +85,7 @@ def _enter() -> None:
             return
         if gc.get_freeze_count() > FROZEN_BY_PYTHON and not _is_kept:
             return
-        older = found[1:] if sys.version_info >= (3, 14) else (MIDDLE_AGE, OLD_AGE)
+        older = (MIDDLE_AGE, OLD_AGE) if found[2] else found[1:]
         _found, _set = found, (YOUNG_OBJECTS, *older)
         gc.freeze()
         gc.set_threshold(*_set)
