@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.dag import DAG
+from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
-from jetlet.execution.execution_service import default_worker_count
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
@@ -66,7 +66,7 @@ def run(
 def parallelism_on(on: str) -> int:
     """Processors per vertex, in each process, that an engine has where nothing says how many."""
     if on == "embedded":
-        return default_worker_count()
+        return computing_threads()
     if on == "spark":
         return SPARK_PARALLELISM
     raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from jetlet._version import __version__
+from jetlet.core.interpreter import has_gil
 
 
 def package_version(name: str) -> str | None:
@@ -19,8 +19,7 @@ def package_version(name: str) -> str | None:
 
 def python_version() -> str:
     """The version of this Python, and whether its threads share a lock."""
-    gil = getattr(sys, "_is_gil_enabled", None)
-    lock = "with the GIL" if gil is None or gil() else "without the GIL"
+    lock = "with the GIL" if has_gil() else "without the GIL"
     return f"{platform.python_version()} ({platform.python_implementation()}, {lock})"
 
 

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jetlet.cli.loading import load
-from jetlet.execution.execution_service import default_worker_count
+from jetlet.core.interpreter import computing_threads
 
 WORD_COUNT = """
     from jetlet import Pipeline, agg, sinks, sources, whole_item
@@ -52,7 +52,7 @@ def test_dot_is_what_the_pipeline_says(project, file):
 
 
 def test_parallelism_is_that_of_the_engine(project, file):
-    default = default_worker_count()
+    default = computing_threads()
     embedded = project.jetlet("plan", file, "--on", "embedded").stdout
     assert f"fused(flat-map, filter) ×{default}" in embedded
     cores = os.cpu_count()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 
 import pytest
 
+from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution import execution_service as service_module
 from jetlet.execution import idle
-from jetlet.execution.execution_service import ExecutionService, default_worker_count
+from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet, Waker
 from jetlet.execution.worker import EngineThread
@@ -560,11 +563,11 @@ def test_service_needs_a_worker(count):
 
 
 def test_default_number_of_workers_follows_the_gil(monkeypatch):
-    monkeypatch.setattr(service_module.sys, "_is_gil_enabled", lambda: True, raising=False)
-    assert default_worker_count() == 1
-    monkeypatch.setattr(service_module.sys, "_is_gil_enabled", lambda: False, raising=False)
-    monkeypatch.setattr(service_module.os, "cpu_count", lambda: 6)
-    assert default_worker_count() == 6
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    assert computing_threads() == 1
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert computing_threads() == 6
 
 
 def test_sleeping_worker_is_woken_by_new_work(monkeypatch, one_worker):

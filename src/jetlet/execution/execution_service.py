@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
+from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.call_reports import ADVICE
 from jetlet.execution.garbage import spared_collector
@@ -31,12 +30,6 @@ WATCH_INTERVAL = 0.5
 STUCK_CALL_NS = 1_000_000_000
 LEAVE_LIMIT = 0.01
 """Seconds that a thread which is stuck in a call is waited for at the end."""
-
-
-def default_worker_count() -> int:
-    """One under the GIL, since threads cannot share the cores; else one per core."""
-    gil = getattr(sys, "_is_gil_enabled", None)
-    return 1 if gil is None or gil() else os.cpu_count() or 1
 
 
 class Execution:
@@ -227,7 +220,7 @@ class ExecutionService:
         backoff: Backoff = COOPERATIVE_BACKOFF,
         make_idle_strategy: Callable[[], IdleStrategy] | None = None,
     ) -> None:
-        count = default_worker_count() if workers is None else workers
+        count = computing_threads() if workers is None else workers
         if count < 1:
             raise InvalidArgumentError(f"an engine needs at least one worker, not {count}")
         self._clock = clock

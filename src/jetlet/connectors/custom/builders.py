@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from jetlet.connectors.custom.apart import drawn_apart
 from jetlet.core.arguments import check_callable, check_count, check_functions, check_name
+from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
@@ -84,8 +85,9 @@ class BuiltBatchSource(BatchSource[T]):
         self._splits = splits
         self._batched = batched
         self.is_blocking = blocking
+        readers = 1 if splits is None else computing_threads()
         self.preferred_local_parallelism = (
-            check_count("sources.batch: local_parallelism", local_parallelism) or 1
+            check_count("sources.batch: local_parallelism", local_parallelism) or readers
         )
 
     def splits(self, target: int) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, ClassVar, TypedDict, TypeVar
 
 from jetlet.connectors.files.partitions import is_partition, keys_in, with_keys
 from jetlet.core.arguments import check_count, check_encoding, check_name
+from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
 from jetlet.pipeline.checks import check_on_error
 from jetlet.pipeline.errors import Rejected
@@ -44,10 +45,8 @@ MAX_SPLIT = 64 << 20
 SPLITS_PER_READER = 4
 """More splits than readers, so that a slow reader is left with less to do."""
 
-LOCAL_READERS = 1
-"""One reader feeds a member: it is the work on the lines that takes the time."""
 REMOTE_READERS = 2
-"""Two, so that one can wait for the network while the other reads."""
+"""Two for what is not local, so that one can wait for the network while the other reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ class FileSource(BatchSource[T]):
         title = self.kind.replace("_", "-")
         self.name = check_name(what, name) or f"{title}-source({self.files.label})"
         self.is_blocking = self.files.is_remote
-        readers = REMOTE_READERS if self.is_blocking else LOCAL_READERS
+        readers = REMOTE_READERS if self.is_blocking else computing_threads()
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or readers
         )
