@@ -13,6 +13,7 @@ from jetlet.core.partitioning import DEFAULT_PARTITION_COUNT, Partitioner, owner
 from jetlet.errors import ItemFailedError, UnstableKeyError
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
+    NearEdge,
     PartitionedEdge,
     SingleTargetEdge,
     UnicastEdge,
@@ -41,6 +42,7 @@ def partitioned(targets, key_fn=None):
 MAKERS = {
     "single": lambda targets: SingleTargetEdge(targets[0]),
     "unicast": UnicastEdge,
+    "near": lambda targets: NearEdge(targets, [0], []),
     "partitioned": partitioned,
     "broadcast": BroadcastEdge,
 }
@@ -107,6 +109,98 @@ def test_unicast_waits_only_when_all_are_full():
     assert edge.flush(), "the queue that has room takes what the other refused"
     got += drained(targets[0]) + drained(targets[1])
     assert sorted(got) == list(range(6))
+
+
+# --- Near -------------------------------------------------------------------------------------
+
+
+def near_edges(targets, producers=2, key_fn=None):
+    """The edges of several producers; each is near every n-th target."""
+    peers = []
+    for index in range(producers):
+        partitioner = None if key_fn is None else Partitioner(key_fn)
+        NearEdge(targets, range(index, len(targets), producers), peers, partitioner)
+    return peers
+
+
+def take_turns(edges, targets, rounds):
+    """Each producer sends what is named after it; return what each target got."""
+    got = [[] for _ in targets]
+    for _ in range(rounds):
+        for index, edge in enumerate(edges):
+            assert edge.put([index, index])
+            for taken, queue in zip(got, targets, strict=True):
+                taken += drained(queue)
+    return got
+
+
+def test_near_keeps_items_with_the_consumers_of_their_producer():
+    targets = queues(4)
+    edges = near_edges(targets)
+    take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)  # until they have seen each other
+    assert list(map(set, take_turns(edges, targets, 50))) == [{0}, {1}, {0}, {1}]
+
+
+def test_near_hands_a_batch_for_one_consumer_on_as_it_is():
+    targets = queues(2)
+    edges = near_edges(targets)
+    take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
+    batch = [1, 2, 3]
+    assert edges[1].put(batch)
+    assert targets[1].poll(10) is batch
+
+
+def test_near_serves_the_consumers_of_producers_that_have_nothing():
+    targets = queues(2)
+    edges = near_edges(targets)
+    take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
+    alone = take_turns(edges[:1], targets, 6 * NearEdge.LOOK_AFTER)
+    assert len(alone[1]) > len(alone[0]) // 4
+    take_turns(edges, targets, 2 * NearEdge.LOOK_AFTER)
+    assert list(map(set, take_turns(edges, targets, 20))) == [{0}, {1}]
+
+
+def test_near_spreads_what_a_single_producer_sends():
+    targets = queues(3)
+    (edge,) = near_edges(targets, producers=1)
+    assert edge.put([1, 2, 3, 4, 5, 6])
+    assert [drained(queue) for queue in targets] == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_near_turns_to_who_has_nothing_when_its_own_consumer_does_not_get_on():
+    targets = queues(2, capacity=2)
+    edges = near_edges(targets)
+    take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
+    assert not edges[0].put([1, 2, 3, 4])
+    assert edges[0].flush()
+    assert (drained(targets[0]), drained(targets[1])) == ([1, 2], [3, 4])
+
+
+def test_near_does_not_turn_to_who_has_enough():
+    targets = queues(2, capacity=2)
+    edges = near_edges(targets)
+    take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
+    assert edges[1].put([9])
+    assert not edges[0].put([1, 2, 3, 4])
+    assert not edges[0].flush()
+    assert drained(targets[0]) == [1, 2]
+    assert edges[0].flush()
+    assert drained(targets[0]) == [3, 4]
+
+
+def test_near_sends_special_items_to_all():
+    targets = queues(2)
+    edges = near_edges(targets)
+    assert edges[0].put_special(Watermark(5))
+    assert [drained(queue) for queue in targets] == [[Watermark(5)]] * 2
+
+
+def test_near_refuses_a_key_that_others_would_refuse():
+    targets = queues(2)
+    edges = near_edges(targets, key_fn=lambda item: item)
+    with pytest.raises(ItemFailedError) as caught:
+        edges[0].put([object()])
+    assert isinstance(caught.value.__cause__, UnstableKeyError)
 
 
 # --- Partitioned ------------------------------------------------------------------------------

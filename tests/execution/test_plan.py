@@ -11,6 +11,7 @@ from jetlet.core.partitioning import assign
 from jetlet.errors import JobFailedError, UnsupportedFeatureError
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
+    NearEdge,
     PartitionedEdge,
     SingleTargetEdge,
     UnicastEdge,
@@ -68,6 +69,11 @@ def test_each_pair_of_processors_has_a_queue_of_its_own():
     assert set(map(id, targets)) == set(map(id, queues))
 
 
+def splitting(edge):
+    edge.partitioned().may_split_keys = True
+    return edge
+
+
 def outbound_edge(tasklet, ordinal=0):
     return tasklet.metrics._outbound[ordinal]
 
@@ -75,7 +81,7 @@ def outbound_edge(tasklet, ordinal=0):
 @pytest.mark.parametrize(
     ("routing", "kind"),
     [
-        ("unicast", UnicastEdge),
+        ("unicast", NearEdge),
         ("fanout", UnicastEdge),
         ("partitioned", PartitionedEdge),
         ("broadcast", BroadcastEdge),
@@ -86,6 +92,23 @@ def test_each_routing_has_its_edge(routing, kind):
     assert type(outbound_edge(built(dag)[0])) is kind
     single = two_vertices(1, 1, lambda edge: getattr(edge, routing)())
     assert type(outbound_edge(built(single)[0])) is SingleTargetEdge
+
+
+@pytest.mark.parametrize(
+    ("up", "configure", "near"),
+    [
+        (2, lambda edge: edge, [(0,), (1,)]),
+        (1, lambda edge: edge, [(0, 1)]),
+        (2, lambda edge: edge.distributed(), [(0, 1), (0, 1)]),
+        (2, splitting, [(0,), (1,)]),
+        (1, splitting, [(0, 1)]),
+    ],
+)
+def test_items_stay_near_where_it_does_not_matter_who_gets_them(up, configure, near):
+    tasklets = built(two_vertices(up, 2, configure))
+    edges = [outbound_edge(tasklet) for tasklet in tasklets[:up]]
+    assert {type(edge) for edge in edges} == {NearEdge}
+    assert [edge._near for edge in edges] == near
 
 
 def test_partitions_are_owned_by_turns():

@@ -44,6 +44,9 @@ class Edge:
         self.checks_every_key = False
         """True if nobody behind the edge finds the keys that have no stable hash, where it has a
         single target and need not look at them."""
+        self.may_split_keys = False
+        """True if what is made of equal keys is combined behind, and their order is not wanted: a
+        key then gathers items, and need not where that takes longer."""
         self.is_distributed = False
         self.priority_value = 0
         self.queue_capacity = DEFAULT_QUEUE_SIZE
@@ -133,6 +136,11 @@ class Edge:
             raise InvalidArgumentError(f"a queue must hold at least one item, not {items}")
         self.queue_capacity = items
         return self
+
+    @property
+    def takes_anybody(self) -> bool:
+        """Whether an item may go to any of the processors behind the edge."""
+        return self.routing is Routing.UNICAST or self.may_split_keys
 
     def __repr__(self) -> str:
         dest = self._dest.name if self._dest else "?"

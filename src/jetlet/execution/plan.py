@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from jetlet.execution.inbound_edge import InboundEdge, OrderedInboundEdge
 from jetlet.execution.outbound_edge import (
     BroadcastEdge,
     FanoutEdge,
+    NearEdge,
     OutboundEdge,
     PartitionedEdge,
     SingleTargetEdge,
@@ -64,6 +65,8 @@ class Wiring:
     """Queues to the senders, by remote member, then by producer."""
     incoming: dict[int, list[BoundedQueue]]
     """Queues from the receiver, by remote member, then by consumer."""
+    near_edges: list[NearEdge] = field(default_factory=list)
+    """The ends of the producers that have consumers of their own, who look at each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +128,15 @@ class ExecutionPlan:
 
     def connections(self, edge: Edge) -> list[list[int]]:
         """For each upstream processor the downstream ones on this member that it has a queue to."""
-        up = self.parallelism[edge.source.name]
-        down = self.parallelism[edge.dest.name]
         if edge.routing is Routing.ISOLATED:
-            # Covers every pair of sizes: each processor on either side has at least one partner.
-            return [[i for i in range(down) if i % up == p % down] for p in range(up)]
-        return [list(range(down)) for _ in range(up)]
+            return self._partners(edge)
+        everybody = list(range(self.parallelism[edge.dest.name]))
+        return [everybody for _ in range(self.parallelism[edge.source.name])]
+
+    def _partners(self, edge: Edge) -> list[list[int]]:
+        """Covers every pair of sizes: each processor on either side has at least one partner."""
+        up, down = self.parallelism[edge.source.name], self.parallelism[edge.dest.name]
+        return [[i for i in range(down) if i % up == p % down] for p in range(up)]
 
     def __str__(self) -> str:
         lines = [f"execution plan of {self.dag.name!r} on each of {self.member_count} member(s)"]
@@ -368,6 +374,14 @@ class ExecutionPlan:
         local = list(wiring.local[index].values())
         remote = [queues[index] for queues in wiring.outgoing.values()]
         if not remote:
+            if len(local) > 1 and edge.takes_anybody:
+                is_for_all = edge.routing is Routing.UNICAST and edge.is_distributed
+                return NearEdge(
+                    local,
+                    range(len(local)) if is_for_all else self._partners(edge)[index],
+                    wiring.near_edges,
+                    self._partitioner(edge) if edge.routing is Routing.PARTITIONED else None,
+                )
             return self._local_routing(edge, local)
         targets = [*local, *remote]
         if edge.routing is Routing.PARTITIONED:

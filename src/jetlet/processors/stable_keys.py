@@ -18,7 +18,7 @@ from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
 
-__all__ = ["are_plain", "check_stable_key", "check_stable_keys"]
+__all__ = ["are_plain", "check_each_key", "check_stable_key", "check_stable_keys"]
 
 _PLAIN = frozenset({str, bytes, int, bool, NoneType})
 """Types whose values are all fine: most keys are of these, or tuples of them."""
@@ -43,7 +43,13 @@ def are_plain(keys: Collection[Any]) -> bool:
 
 def check_stable_keys(keys: Collection[Any], context: ProcessorContext, step: str) -> None:
     """Raise for a key without a stable hash, if the edge before has not done so already."""
-    if context.local_parallelism > 1 or are_plain(keys):
+    if context.local_parallelism == 1:
+        check_each_key(keys, step)
+
+
+def check_each_key(keys: Collection[Any], step: str) -> None:
+    """Raise for a key without a stable hash."""
+    if are_plain(keys):
         return
     for key in keys:
         try:

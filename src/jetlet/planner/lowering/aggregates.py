@@ -46,6 +46,7 @@ def _lower_aggregate(
         edge = dag.connect(node, ordinal, vertex, ordinal)
         if key_fns is not None:
             dag.by_key(node, edge, key_fns[ordinal], distributed=not is_two_stage)
+            edge.may_split_keys = is_two_stage and not node.inputs[ordinal].is_ordered
         elif not is_two_stage:
             edge.all_to_one()
     if is_two_stage:

@@ -88,5 +88,6 @@ def _feed(
         edge = dag.connect(node, ordinal, vertex, ordinal)
         if transform.key_fns is not None:
             dag.by_key(node, edge, transform.key_fns[ordinal], distributed=distributed)
+            edge.may_split_keys = not distributed and not node.inputs[ordinal].is_ordered
         elif distributed:
             edge.all_to_one()
