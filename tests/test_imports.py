@@ -46,7 +46,7 @@ LAYERS = [
     {"execution", "network", "snapshots", "log", "metrics"},
     {"storage"},
     {"core"},
-    {"errors", "versions", "_lazy", "_version"},
+    {"errors", "interpreter", "versions", "_lazy", "_version"},
 ]
 """A module imports only from its own layer and those behind it; single files are among the folders.
 """

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.dag import DAG
-from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
+from jetlet.interpreter import computing_threads
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from jetlet._version import __version__
-from jetlet.core.interpreter import has_gil
+from jetlet.interpreter import has_gil
 
 
 def package_version(name: str) -> str | None:

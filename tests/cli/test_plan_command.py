@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jetlet.cli.loading import load
-from jetlet.core.interpreter import computing_threads
+from jetlet.interpreter import computing_threads
 
 WORD_COUNT = """
     from jetlet import Pipeline, agg, sinks, sources, whole_item

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution import execution_service as service_module
 from jetlet.execution import idle
@@ -18,6 +17,7 @@ from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet, Waker
 from jetlet.execution.worker import EngineThread
+from jetlet.interpreter import computing_threads
 from jetlet.testing.clock import ManualClock
 
 PROMPT = 60.0  # what nothing here should come near, however busy the machine

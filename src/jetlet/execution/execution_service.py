@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
-from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.call_reports import ADVICE
 from jetlet.execution.garbage import spared_collector
@@ -22,6 +21,7 @@ from jetlet.execution.worker import (
     Pool,
     TaskletTracker,
 )
+from jetlet.interpreter import computing_threads
 
 logger = logging.getLogger("jetlet.execution")
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from jetlet.connectors.custom.apart import drawn_apart
 from jetlet.core.arguments import check_callable, check_count, check_functions, check_name
-from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InvalidArgumentError, ProcessorContractError
+from jetlet.interpreter import computing_threads
 from jetlet.pipeline.sink import Sink, SinkWriter
 from jetlet.pipeline.source import BATCH_SIZE, BatchSource
 

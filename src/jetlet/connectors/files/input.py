@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, ClassVar, TypedDict, TypeVar
 
 from jetlet.connectors.files.partitions import is_partition, keys_in, with_keys
 from jetlet.core.arguments import check_count, check_encoding, check_name
-from jetlet.core.interpreter import computing_threads
 from jetlet.errors import InputNotFoundError, InvalidArgumentError
+from jetlet.interpreter import computing_threads
 from jetlet.pipeline.checks import check_on_error
 from jetlet.pipeline.errors import Rejected
 from jetlet.pipeline.sink import OnError
