@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetlet.core import IDLE, Watermark
-from jetlet.core.items import MIN_TIMESTAMP
+from jetlet.core.items import MIN_TIMESTAMP, QuietWatermark
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 
@@ -188,3 +188,37 @@ def test_coalescer_follows_the_definition(count, steps):
         emitted += output
     timestamps = [w.timestamp for w in emitted if w is not IDLE]
     assert timestamps == sorted(set(timestamps)), "each watermark is above the one before"
+
+
+def test_time_goes_on_with_the_input_that_was_the_last_to_become_idle():
+    coalescer = WatermarkCoalescer([0, 1])
+    coalescer.observe_watermark(0, 10)
+    coalescer.observe_watermark(1, 5)
+    coalescer.observe_watermark(0, IDLE_MESSAGE)
+    assert coalescer.observe(0, QuietWatermark(1010, 1000)) == ()  # the other one is awake
+    assert coalescer.observe_watermark(1, 7) == (Watermark(7),)
+    assert coalescer.observe_watermark(1, IDLE_MESSAGE) == (Watermark(10), IDLE)
+    assert coalescer.observe(1, QuietWatermark(107, 100)) == (QuietWatermark(110, 100),)
+    assert coalescer.observe(0, QuietWatermark(1110, 1100)) == ()
+    assert coalescer.observe(1, QuietWatermark(207, 200)) == (QuietWatermark(210, 200),)
+    coalescer.observe_event(1)
+    assert coalescer.observe(0, QuietWatermark(1210, 1200)) == ()
+    assert coalescer.observe_watermark(1, 150) == ()  # behind what was told
+    assert coalescer.observe_watermark(1, 300) == (Watermark(300),)
+
+
+def test_an_input_that_only_waits_holds_time():
+    coalescer = WatermarkCoalescer([0, 1])
+    coalescer.observe_watermark(0, 10)
+    coalescer.observe_watermark(0, IDLE_MESSAGE)
+    coalescer.observe_watermark(1, IDLE_MESSAGE)
+    assert coalescer.observe(0, QuietWatermark(110, 100)) == ()
+    assert coalescer.observe_done(1) == (QuietWatermark(110, 100),)
+
+
+def test_inputs_that_have_seen_no_event_do_not_say_how_far_time_is():
+    coalescer = WatermarkCoalescer([0, 1])
+    coalescer.observe_watermark(0, 10)
+    coalescer.observe(0, QuietWatermark(20, 10))
+    quiet = QuietWatermark(MIN_TIMESTAMP + 50, 50)
+    assert coalescer.observe(1, quiet) == (Watermark(10), IDLE, QuietWatermark(20, 10))

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 from jetlet import Pipeline, agg, sinks, sources, windows
 from jetlet.core import Processor, Traits
-from jetlet.testing import END, Timed, scripted_stream
+from jetlet.testing import END, Timed, assert_collected_eventually, pause, scripted_stream
 
 PARTS = 4
 EVENTS = [(n * 7, (n % 5, n)) for n in range(1200)]
@@ -207,3 +207,17 @@ def test_processors_of_ones_own(streaming_engine):
     twice = [(time + later, item) for time, item in EVENTS for later in (0, 500)]
     expected = {window: len(items) for window, items in in_windows(500, 500, twice).items()}
     assert {(w.start, w.end, w.key): w.result for w in out["windows"].items} == expected
+
+
+def test_a_stream_that_goes_quiet_closes_its_windows(streaming_engine):
+    """By the clock, whichever members the partitions are read on."""
+    p, out = Pipeline("quiet"), sinks.collect()
+    stream = scripted_stream([Timed(1, "a"), pause(300), Timed(150, "c")], [Timed(2, "b")])
+    stage = p.read_from(stream).with_native_timestamps(0, idle_timeout=500)
+    keyed = stage.grouping_key(lambda item: item).window(windows.tumbling(100))
+    keyed.aggregate(agg.counting()).write_to(out)
+
+    job = streaming_engine.submit(p)
+    expected = [(0, 100, "a", 1), (0, 100, "b", 1), (100, 200, "c", 1)]
+    assert_collected_eventually(job, out, expected, timeout=60)
+    job.cancel()

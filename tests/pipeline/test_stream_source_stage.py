@@ -69,6 +69,7 @@ def test_native_timestamps_must_be_there():
         lambda s: s.with_timestamps(len, -1),
         lambda s: s.with_native_timestamps("soon"),
         lambda s: s.with_ingestion_timestamps(idle_timeout=None),
+        lambda s: s.with_ingestion_timestamps(when_idle="go on"),
     ],
 )
 def test_arguments_are_checked(stream, choose):

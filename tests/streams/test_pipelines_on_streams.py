@@ -16,9 +16,11 @@ from jetlet.testing import (
 )
 
 
-def read(p, *scripts, lag=0, idle_timeout=60_000):
+def read(p, *scripts, lag=0, idle_timeout=60_000, when_idle=None):
     stream = scripted_stream(*scripts)
-    return p.read_from(stream).with_native_timestamps(lag, idle_timeout=idle_timeout)
+    return p.read_from(stream).with_native_timestamps(
+        lag, idle_timeout=idle_timeout, when_idle=when_idle
+    )
 
 
 def test_a_window_is_emitted_as_soon_as_time_has_passed_it(engine):
@@ -95,11 +97,56 @@ def test_a_quiet_partition_does_not_hold_up_the_others(engine):
     assert_collected_eventually(engine.submit(p), out, [(0, 10, None, 2)])
 
 
-def test_windows_close_when_all_partitions_are_idle(engine):
+@pytest.mark.parametrize(
+    ("when_idle", "expected"),
+    [("wait", [(0, 10, None, 2)]), ("advance", [(0, 10, None, 2), (30, 40, None, 1)])],
+)
+def test_windows_close_when_all_partitions_are_idle(engine, when_idle, expected):
     p, out = Pipeline("p"), sinks.collect()
-    stage = read(p, [Timed(1, "slow")], [Timed(2, "b"), Timed(35, "fast")], idle_timeout=1000)
+    stage = read(
+        p,
+        [Timed(1, "slow")],
+        [Timed(2, "b"), Timed(35, "fast")],
+        idle_timeout=1000,
+        when_idle=when_idle,
+    )
     stage.window(windows.tumbling(10)).aggregate(agg.counting()).write_to(out)
-    assert_collected_eventually(engine.submit(p), out, [(0, 10, None, 2)])
+    assert_collected_eventually(engine.submit(p), out, expected)
+
+
+def test_a_quiet_stream_closes_its_windows_as_the_clock_goes_on(engine):
+    """Also windows of windows, behind stages of all kinds, and of sessions."""
+    p, out = Pipeline("p"), sinks.collect()
+    stage = read(p, [Timed(5, 1), Timed(25, 2)], [Timed(7, 3)], idle_timeout=1000)
+    tens = stage.map(abs).grouping_key(lambda n: n).window(windows.tumbling(10))
+    visits = tens.aggregate(agg.counting()).window(windows.session(500))
+    visits.aggregate(agg.counting()).write_to(out)
+    assert_collected_eventually(engine.submit(p), out, [(9, 529, None, 3)])
+
+
+def test_event_time_goes_on_by_what_it_was_behind_when_all_was_quiet(engine):
+    """What comes in time by the clock is in time; what was held back elsewhere is late."""
+    p, out, late = Pipeline("p"), sinks.collect(), sinks.collect(name="late")
+    script = [Timed(100_000, "a"), pause(20_000), Timed(120_000, "b"), Timed(105_000, "held"), END]
+    stage = read(p, script, idle_timeout=1000)
+    stage.window(windows.tumbling(100)).aggregate(agg.to_list(), late=late).write_to(out)
+    engine.submit(p).join(60)
+    assert out.items == [(100_000, 100_100, None, ["a"]), (120_000, 120_100, None, ["b"])]
+    assert late.items == ["held"]
+
+
+def test_event_time_stands_while_one_partition_is_awake(engine):
+    """However long others are quiet: the partition that goes on is far behind the clock."""
+    p, out, late = Pipeline("p"), sinks.collect(), sinks.collect(name="late")
+    slow = [step for n in range(100) for step in (Timed(n, n), pause(500))]
+    stage = read(
+        p, [*slow, END], [Timed(10, "x"), pause(30_000), Timed(70, "y"), END], idle_timeout=900
+    )
+    counts = stage.window(windows.tumbling(10)).aggregate(agg.counting(), late=late)
+    counts.write_to(out)
+    engine.submit(p).join(60)
+    assert late.items == []
+    assert sum(window.result for window in out.items) == 102
 
 
 def test_nothing_is_lost_when_an_idle_stream_goes_on(engine):
@@ -121,8 +168,9 @@ def test_nothing_is_lost_when_an_idle_stream_goes_on(engine):
 
 def test_streams_of_different_pace_are_joined_in_one_window(engine):
     p, out = Pipeline("p"), sinks.collect()
-    fast = read(p, [Timed(n, n) for n in range(100)], idle_timeout=500)
-    slow = read(p, [Timed(5, 5), pause(100), Timed(42, 42)], idle_timeout=500)
+    fast = read(p, [Timed(n, n) for n in range(100)], idle_timeout=500, when_idle="wait")
+    script = [Timed(5, 5), pause(100), Timed(42, 42)]
+    slow = read(p, script, idle_timeout=500, when_idle="wait")
     fast.window(windows.tumbling(10)).aggregate2(agg.counting(), slow, agg.to_list()).write_to(out)
     expected = [
         (start, start + 10, None, (10, [n for n in (5, 42) if start <= n < start + 10]))

@@ -134,7 +134,9 @@ def run(case, build):
     stages = []
     for stream in range(len(case.partitions)):
         source = scripted_stream(*scripts_of(case, stream))
-        stage = p.read_from(source).with_native_timestamps(case.lag, idle_timeout=IDLE_TIMEOUT)
+        stage = p.read_from(source).with_native_timestamps(
+            case.lag, idle_timeout=IDLE_TIMEOUT, when_idle="wait"
+        )
         stages.append(stage.map(lambda item: item) if case.has_map else stage)
     build(stages, late).write_to(out)
     with EmbeddedEngine(workers=case.workers, clock=VirtualClock(step_ms=100)) as engine:

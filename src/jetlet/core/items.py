@@ -28,6 +28,13 @@ class Watermark(SpecialItem):
     timestamp: int
 
 
+@dataclass(frozen=True, slots=True)
+class QuietWatermark(Watermark):
+    """The input is idle, and has been for ``elapsed`` ms; if all are, time has come this far."""
+
+    elapsed: int
+
+
 IDLE: Final = Watermark(IDLE_TIMESTAMP)
 """The input has nothing to say for now; others must not wait for its watermarks."""
 

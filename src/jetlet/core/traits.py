@@ -63,6 +63,8 @@ class Traits:
     handles_times: bool = False
     """True if it takes and emits ``(timestamp, item)`` behind a stage with timestamps. Else it sees
     items, and what it emits has no timestamps, since nobody knows which they should be."""
+    needs_clock: bool = False
+    """True if it has to act while nothing comes. Where a batch has to come first it is refused."""
     is_stream: bool = False
     """True for a source that has no end."""
     gpus: int = 0

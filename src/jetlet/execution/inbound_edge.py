@@ -133,7 +133,7 @@ class InboundEdge:
                 for other, queue in self._open:
                     if other != index and queue.has_data:
                         self._coalescer.observe_event(other)
-            self._pending.extend(self._coalescer.observe_watermark(index, item.timestamp))
+            self._pending.extend(self._coalescer.observe(index, item))
         elif isinstance(item, SnapshotBarrier):
             self._barrier = item
             self._aligned.add(index)

@@ -8,7 +8,7 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
-from jetlet.core.items import IDLE, SpecialItem, Watermark
+from jetlet.core.items import IDLE, QuietWatermark, SpecialItem, Watermark
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.outbound_edge import OutboundEdge
@@ -68,7 +68,7 @@ class EdgeOutbox:
         self._refused_ordinals: Ordinals = None
         self._watermarks: dict[int, int] = {}
         """The last watermark that went out over each edge."""
-        self.on_watermark: Callable[[int], None] | None = None
+        self.on_watermark: Callable[[Watermark], None] | None = None
         """Told of the watermarks that the processor makes."""
         self.returned_since_refusal = True
         self.is_blocked = False
@@ -167,7 +167,7 @@ class EdgeOutbox:
                 f"a processor offered {item!r}, which only the engine sends; return True from "
                 f"complete() to end the stream"
             )
-        if item.timestamp == IDLE.timestamp:
+        if item.timestamp == IDLE.timestamp or isinstance(item, QuietWatermark):
             return self._emit_watermark(item, ordinal)
         # Checked here rather than by the consumer, so that the error names who is to blame.
         indexes = self._all if ordinal is None else _as_indexes(ordinal)
@@ -187,7 +187,7 @@ class EdgeOutbox:
         if not self.offer_special(item, ordinal):
             return False
         if self.on_watermark is not None:
-            self.on_watermark(item.timestamp)
+            self.on_watermark(item)
         return True
 
     # --- For the tasklet --------------------------------------------------------------------

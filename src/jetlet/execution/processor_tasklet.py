@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE as DONE_ITEM
-from jetlet.core.items import IDLE, LatencyMarker, SnapshotBarrier, SpecialItem, Watermark
+from jetlet.core.items import (
+    IDLE,
+    MIN_TIMESTAMP,
+    LatencyMarker,
+    QuietWatermark,
+    SnapshotBarrier,
+    SpecialItem,
+    Watermark,
+)
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.errors import ProcessorContractError
 from jetlet.execution import progress_state as progress
@@ -100,6 +108,8 @@ class ProcessorTasklet(Tasklet):
         self._before: dict[ProcessorTasklet, int] | None = None
         """All before it, the farthest first, and how often each has made progress."""
         self._inbox = Inbox()
+        self._time = MIN_TIMESTAMP
+        """The last watermark that the processor was given."""
         self._is_filled = False
         """True from when the inbox is filled until all of it is dealt with."""
         self._snapshots = self._part.context
@@ -334,14 +344,22 @@ class ProcessorTasklet(Tasklet):
             self._watermarks.popleft()
             self._move(_PROCESS_WATERMARK)
             return
-        if watermark is IDLE:
-            if not self.outbox.offer_special(IDLE):
+        if watermark is IDLE or (
+            isinstance(watermark, QuietWatermark) and watermark.timestamp <= self._time
+        ):
+            if not self._passes_on(watermark):
                 return
         elif not self.processor.try_process_watermark(watermark):
             return
-        self.metrics.advance(watermark.timestamp)
+        else:
+            self._time = watermark.timestamp
+        self.metrics.advance(watermark)
         self._watermarks.popleft()
         self._move(_PROCESS_WATERMARK)
+
+    def _passes_on(self, watermark: Watermark) -> bool:
+        """What is of no interest to the processor goes to those behind it."""
+        return self.processor.makes_watermarks or self.outbox.offer_special(watermark)
 
     def _process_inbox(self) -> None:
         if not self._is_filled and not self._fill_inbox():
@@ -438,9 +456,7 @@ class ProcessorTasklet(Tasklet):
                 for other in self._edges:
                     if other is not edge and other.has_data:
                         self._coalescer.observe_event(other.ordinal)
-            self._watermarks.extend(
-                self._coalescer.observe_watermark(edge.ordinal, special.timestamp)
-            )
+            self._watermarks.extend(self._coalescer.observe(edge.ordinal, special))
         elif isinstance(special, SnapshotBarrier):
             self._barrier = special
             self._aligned.add(edge.ordinal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
+from jetlet.core.items import IDLE, MIN_TIMESTAMP, QuietWatermark, Watermark
 from jetlet.errors import ProcessorContractError
 
 
@@ -15,6 +15,10 @@ class WatermarkCoalescer:
     When all inputs are idle the highest watermark seen on any of them is emitted, and then the
     idle message: no input will hold up the others, and what they announced is announced. The
     methods return what to emit now, in order, which is nothing, one item or two.
+
+    An idle input may tell for how long it has been, and how far event time would be if it had gone
+    on with the clock since. Once all inputs are idle and have told that, time goes on from the
+    highest watermark with the input that was the last to become idle.
 
     ``origins`` says, for each input, where its watermarks come from in the end. An idle input is
     waited for all the same while one is active all of whose origins are its own too: somebody there
@@ -29,6 +33,8 @@ class WatermarkCoalescer:
         "_is_idle",
         "_last",
         "_origins",
+        "_quiet",
+        "_quiet_for",
         "_said",
         "_top",
         "_watermarks",
@@ -46,6 +52,20 @@ class WatermarkCoalescer:
         self._last = MIN_TIMESTAMP
         self._top = MIN_TIMESTAMP
         self._is_idle = False
+        self._quiet: dict[int, QuietWatermark] = {}
+        """What idle inputs have told of how long they have been so."""
+        self._quiet_for = -1
+        """How long all of them had been idle when that was told last."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all inputs are idle, and that was told."""
+        return self._is_idle
+
+    @property
+    def top(self) -> int:
+        """The highest watermark of any input."""
+        return self._top
 
     @property
     def has_idle_inputs(self) -> bool:
@@ -57,7 +77,17 @@ class WatermarkCoalescer:
         if index in self._idle:
             self._idle.discard(index)
             self._active.add(index)
+            self._quiet.pop(index, None)
+            self._quiet_for = -1
             self._is_idle = False
+
+    def observe(self, index: int, watermark: Watermark) -> tuple[Watermark, ...]:
+        """A watermark of any kind came from the input."""
+        if not isinstance(watermark, QuietWatermark):
+            return self.observe_watermark(index, watermark.timestamp)
+        emitted = () if index in self._idle else self._observe_idle(index)
+        self._quiet[index] = watermark
+        return emitted + self._follow()
 
     def observe_watermark(self, index: int, timestamp: int) -> tuple[Watermark, ...]:
         """A watermark, or the idle message, came from the input."""
@@ -83,8 +113,9 @@ class WatermarkCoalescer:
         """The input has ended; others need not wait for it."""
         self._active.discard(index)
         self._idle.discard(index)
+        self._quiet.pop(index, None)
         del self._watermarks[index]
-        return self._advance() if self._watermarks else ()
+        return self._advance() + self._follow() if self._watermarks else ()
 
     def _advance(self) -> tuple[Watermark, ...]:
         waited_for = self._waited_for()
@@ -99,6 +130,19 @@ class WatermarkCoalescer:
             self._last = lowest
             return (Watermark(lowest), IDLE) if self._is_idle else (Watermark(lowest),)
         return (IDLE,) if self._is_idle else ()
+
+    def _follow(self) -> tuple[Watermark, ...]:
+        """How far event time has come without any events, if that is further than was told."""
+        quiet = self._quiet.values()
+        if not self._is_idle or len(quiet) < len(self._idle):
+            return ()
+        elapsed = min(each.elapsed for each in quiet)
+        if elapsed <= self._quiet_for:
+            return ()
+        self._quiet_for = elapsed
+        top = max(each.timestamp - each.elapsed for each in quiet)
+        self._last = max(self._last, top + elapsed)
+        return (QuietWatermark(top + elapsed, elapsed),)
 
     def _waited_for(self) -> Collection[int]:
         origins = self._origins

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
-from jetlet.core.items import IDLE_TIMESTAMP
+from jetlet.core.items import IDLE_TIMESTAMP, QuietWatermark, Watermark
 from jetlet.core.processor import PartitionTime
 from jetlet.metrics.latency import Latency
 from jetlet.metrics.stopwatch import Stopwatch
@@ -143,11 +143,12 @@ class TaskletMetrics:
             }
         )
 
-    def advance(self, watermark: int) -> None:
+    def advance(self, watermark: Watermark) -> None:
         """Event time has come this far, or the input has gone idle."""
-        self.is_idle = watermark == IDLE_TIMESTAMP
-        if not self.is_idle:
-            self.watermark = watermark
+        is_quiet = isinstance(watermark, QuietWatermark)
+        self.is_idle = is_quiet or watermark.timestamp == IDLE_TIMESTAMP
+        if not self.is_idle or (is_quiet and self.watermark is not None):
+            self.watermark = watermark.timestamp
 
     def arrived(self, born_ms: int) -> None:
         """A latency marker has come to its end."""

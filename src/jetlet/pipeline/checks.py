@@ -50,6 +50,15 @@ def check_function(
         )
 
 
+def check_when_idle(stage: str, when_idle: object) -> None:
+    """Refuse what event time cannot do when all is quiet."""
+    if when_idle not in (None, "advance", "wait"):
+        raise InvalidArgumentError(
+            f'{stage}: when_idle={when_idle!r}: write "advance", by which event time goes on with '
+            f'the clock when all is quiet, or "wait", by which it stands'
+        )
+
+
 def check_async(stage: str, fn: object, options: Mapping[str, Any]) -> None:
     """Refuse what is not a coroutine function, and options that it cannot be called with."""
     check_function(stage, fn, "a coroutine function of one item", "fetch")

@@ -29,6 +29,7 @@ from jetlet.pipeline.checks import (
     check_sample,
     check_seconds,
     check_single,
+    check_when_idle,
     co_arguments,
     without_parentheses,
 )
@@ -51,6 +52,7 @@ from jetlet.pipeline.transforms import (
     TakeTransform,
     TimestampTransform,
     Transform,
+    WhenIdle,
 )
 from jetlet.pipeline.window_stage import WindowStage
 from jetlet.pipeline.windows import Window
@@ -391,6 +393,7 @@ class Stage(BasicStage[T]):
         allowed_lag: Duration = 0,
         *,
         idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+        when_idle: WhenIdle | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -398,8 +401,10 @@ class Stage(BasicStage[T]):
         """From here on items have a time: ``fn(item)``, an int in milliseconds.
 
         On a stream an item may come ``allowed_lag`` after later ones; those that come later still
-        are late. Bounded input is never late.
+        are late. Bounded input is never late. When nothing has come for ``idle_timeout``, event
+        time goes on with the clock, or with ``when_idle="wait"`` it stands until something comes.
         """
+        check_when_idle("add_timestamps", when_idle)
         check_function("add_timestamps", fn, "a function from item to time in ms")
         return self._add(
             TimestampTransform(
@@ -407,6 +412,7 @@ class Stage(BasicStage[T]):
                 fn=fn,
                 allowed_lag=to_ms("add_timestamps: allowed_lag", allowed_lag),
                 idle_timeout=to_ms("add_timestamps: idle_timeout", idle_timeout),
+                when_idle=when_idle,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.bounded import BoundedRead
-from jetlet.pipeline.checks import check_function, check_name
+from jetlet.pipeline.checks import check_function, check_name, check_when_idle
 from jetlet.pipeline.functions import entry_key, entry_value
 from jetlet.pipeline.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
-from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT, StreamSourceTransform, TimestampKind
+from jetlet.pipeline.transforms import (
+    DEFAULT_IDLE_TIMEOUT,
+    StreamSourceTransform,
+    TimestampKind,
+    WhenIdle,
+)
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline
@@ -24,7 +29,9 @@ class StreamSourceStage(Generic[T]):
     """Choose where the timestamps of the stream come from.
 
     ``allowed_lag`` is how much later than others of its partition an item may come and still be in
-    time; a partition that is quiet for ``idle_timeout`` does not hold up the others.
+    time; a partition that is quiet for ``idle_timeout`` does not hold up the others. When all are
+    quiet event time goes on with the clock, so that windows are closed; with ``when_idle="wait"``
+    it stands until the next item comes.
     """
 
     __slots__ = ("_name", "_parallelism", "_pipeline", "_source")
@@ -58,13 +65,18 @@ class StreamSourceStage(Generic[T]):
         allowed_lag: Duration = 0,
         *,
         idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+        when_idle: WhenIdle | None = None,
     ) -> Stage[T]:
         """The time of an item is ``fn(item)``, an int in milliseconds."""
         check_function("with_timestamps", fn, "a function from item to time in ms")
-        return self._stage("function", fn, allowed_lag, idle_timeout)
+        return self._stage("function", fn, allowed_lag, idle_timeout, when_idle)
 
     def with_native_timestamps(
-        self, allowed_lag: Duration = 0, *, idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT
+        self,
+        allowed_lag: Duration = 0,
+        *,
+        idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+        when_idle: WhenIdle | None = None,
     ) -> Stage[T]:
         """The time of an item is the one that the source has for it."""
         if not self._source.has_native_timestamps:
@@ -72,10 +84,13 @@ class StreamSourceStage(Generic[T]):
                 f"{self._source.name} has no timestamps of its own: write "
                 f".with_timestamps(lambda item: ..., allowed_lag)"
             )
-        return self._stage("native", None, allowed_lag, idle_timeout)
+        return self._stage("native", None, allowed_lag, idle_timeout, when_idle)
 
     def with_ingestion_timestamps(
-        self, *, idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT
+        self,
+        *,
+        idle_timeout: Duration = DEFAULT_IDLE_TIMEOUT,
+        when_idle: WhenIdle | None = None,
     ) -> Stage[T]:
         """The time of an item is when it is read. Nothing is ever late."""
         if self._source.is_bounded:
@@ -84,11 +99,11 @@ class StreamSourceStage(Generic[T]):
                 f"reading says nothing: write .with_native_timestamps() where the source has them, "
                 f"or .with_timestamps(lambda item: ...)"
             )
-        return self._stage("ingestion", None, 0, idle_timeout)
+        return self._stage("ingestion", None, 0, idle_timeout, when_idle)
 
     def without_timestamps(self) -> Stage[T]:
         """Items have no time; no windows."""
-        return self._stage("none", None, 0, DEFAULT_IDLE_TIMEOUT)
+        return self._stage("none", None, 0, DEFAULT_IDLE_TIMEOUT, None)
 
     def _stage(
         self,
@@ -96,9 +111,11 @@ class StreamSourceStage(Generic[T]):
         fn: Callable[[T], int] | None,
         allowed_lag: Duration,
         idle_timeout: Duration,
+        when_idle: WhenIdle | None,
     ) -> Stage[T]:
+        check_when_idle(f"stream {self._name!r}", when_idle)
         if self._source.is_bounded:
-            return self._bounded_stage(kind, fn, allowed_lag, idle_timeout)
+            return self._bounded_stage(kind, fn, allowed_lag, idle_timeout, when_idle)
         transform = StreamSourceTransform(
             name=self._name,
             source=self._source,
@@ -106,6 +123,7 @@ class StreamSourceStage(Generic[T]):
             timestamp_fn=fn,
             allowed_lag=to_ms("allowed_lag", allowed_lag),
             idle_timeout=to_ms("idle_timeout", idle_timeout),
+            when_idle=when_idle,
             local_parallelism=self._parallelism,
             on_error=self._source.on_error,
         )
@@ -117,6 +135,7 @@ class StreamSourceStage(Generic[T]):
         fn: Callable[[T], int] | None,
         allowed_lag: Duration,
         idle_timeout: Duration,
+        when_idle: WhenIdle | None,
     ) -> Stage[T]:
         source = BoundedRead(self._source, with_times=kind == "native")
         stage: Stage[Any] = self._pipeline.read_from(
@@ -128,6 +147,7 @@ class StreamSourceStage(Generic[T]):
             entry_key if fn is None else fn,
             allowed_lag,
             idle_timeout=idle_timeout,
+            when_idle=when_idle,
             name=f"{self._name}-timestamps",
         )
         return timed if fn is not None else timed.map(entry_value, name=f"{self._name}-items")

@@ -43,6 +43,8 @@ TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
 TIMER_STEP = 100
 """Milliseconds of event time that a timer may be late."""
+WhenIdle = Literal["advance", "wait"]
+"""What event time does when all partitions are quiet."""
 DEFAULT_IDLE_TIMEOUT = 60_000
 """Milliseconds after which a source partition that sends nothing is not waited for any more."""
 
@@ -251,6 +253,7 @@ class StreamSourceTransform(Transform):
     timestamp_fn: Callable[[Any], int] | None = None
     allowed_lag: int = 0
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
+    when_idle: WhenIdle | None = None
 
     is_stream = True
     makes_times = True
@@ -273,6 +276,7 @@ class TimestampTransform(Transform):
     fn: Callable[[Any], int]
     allowed_lag: int
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
+    when_idle: WhenIdle | None = None
 
     has_timestamps = True
     makes_times = True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetlet.core.items import IDLE, Watermark
+from jetlet.core.items import IDLE, QuietWatermark, Watermark
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.processors.time.event_time import (
     EventTimePolicy,
@@ -134,6 +134,38 @@ def test_a_reader_has_the_last_word_on_whether_a_partition_is_quiet():
     assert WatermarkSource.check_idle(watermarks, lambda partition: False) == ()
     watermarks.polled(100_000_000, has_seen_all=True)
     assert WatermarkSource.check_idle(watermarks, lambda partition: True) == (IDLE,)
+
+
+def test_time_follows_the_clock_once_all_partitions_are_idle():
+    watermarks = source(2, idle_timeout=1000, follows_clock=True)
+    watermarks.observe(0, 100, 0)
+    watermarks.observe(1, 50, 500)
+    told = watermarks.check_idle(1900)
+    assert told[:2] == (Watermark(100), IDLE)
+    assert told[-1] == QuietWatermark(400, 300)  # from when it was seen that all are quiet
+    assert watermarks.observe(1, 60, 1950) == (QuietWatermark(500, 400), Watermark(60))[:1]
+    assert QuietWatermark not in map(type, watermarks.check_idle(2800))
+    told = watermarks.check_idle(3500)
+    assert told[-1] == QuietWatermark(100 + told[-1].elapsed, told[-1].elapsed)
+    assert told[-1].elapsed <= 600
+
+
+def test_time_does_not_follow_the_clock_while_a_reader_is_held_up():
+    watermarks = source(idle_timeout=1000, follows_clock=True)
+    watermarks.observe(0, 100, 0)
+    watermarks.check_idle(1100)
+    watermarks.polled(10**15, has_seen_all=True)
+    (told,) = WatermarkSource.check_idle(watermarks)
+    assert told.elapsed <= 300
+
+
+def test_time_stands_while_a_reader_does_not_agree_that_all_is_quiet():
+    watermarks = source(idle_timeout=1000, follows_clock=True)
+    watermarks.observe(0, 100, 0)
+    watermarks.check_idle(1000)
+    watermarks.polled(1_200_000_000, has_seen_all=True)
+    assert WatermarkSource.check_idle(watermarks, lambda partition: False) == ()
+    assert WatermarkSource.check_idle(watermarks, lambda partition: True) != ()
 
 
 def test_without_a_timeout_nobody_is_ever_idle():

@@ -146,6 +146,24 @@ def test_the_plan_leaves_the_dag_as_it_is():
     assert [edge.source for edge in found.dag.edges] != [edge.source for edge in dag.edges]
 
 
+@pytest.mark.parametrize(
+    "timed",
+    [
+        lambda s, **options: s.with_timestamps(lambda row: row["t"], **options),
+        lambda s, **options: s.without_timestamps().add_timestamps(lambda row: row["t"], **options),
+    ],
+)
+def test_time_that_is_to_go_on_without_a_batch_is_refused(timed):
+    for when_idle in (None, "wait"):
+        p = Pipeline()
+        timed(stream(p), when_idle=when_idle).write_to(sinks.noop())
+        plan(p)
+    p = Pipeline()
+    timed(stream(p), when_idle="advance").write_to(sinks.noop())
+    with pytest.raises(UnsupportedFeatureError, match="Leave out when_idle"):
+        plan(p)
+
+
 def test_a_bounded_branch_is_refused():
     p = Pipeline()
     stream(p).without_timestamps().write_to(sinks.noop())

@@ -10,7 +10,7 @@ from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.ends.read import ReadSupplier
 from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
-from jetlet.processors.time.event_time import EventTimePolicy
+from jetlet.processors.time.event_time import time_policy
 
 
 @lower.register
@@ -35,9 +35,7 @@ def _lower_source(
 def _lower_stream_source(
     transform: StreamSourceTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    policy = EventTimePolicy(
-        transform.allowed_lag, watermark_step(dag.graph, node), transform.idle_timeout
-    )
+    policy = time_policy(transform, watermark_step(dag.graph, node))
     timestamps = Timestamps(transform.timestamps, transform.timestamp_fn, policy)
     supplier = StreamReadSupplier(transform.source, timestamps, sides.data, sides.policy)
     dag.emit(node, dag.vertex(node, supplier))

@@ -10,7 +10,7 @@ from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
-from jetlet.processors.time.event_time import EventTimePolicy
+from jetlet.processors.time.event_time import time_policy
 from jetlet.processors.time.timestamps import StripProcessor, TimestampProcessor
 
 
@@ -18,17 +18,15 @@ from jetlet.processors.time.timestamps import StripProcessor, TimestampProcessor
 def _lower_timestamps(
     transform: TimestampTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    time_policy = None
+    policy = None
     if transform.is_stream:
-        time_policy = EventTimePolicy(
-            transform.allowed_lag, watermark_step(dag.graph, node), transform.idle_timeout
-        )
+        policy = time_policy(transform, watermark_step(dag.graph, node))
     dag.chain(
         node,
         partial(
             TimestampProcessor,
             transform.fn,
-            time_policy,
+            policy,
             policy=sides.policy,
             data_ordinals=sides.data,
         ),

@@ -59,7 +59,12 @@ class StreamReadSupplier(StreamSupplier):
         self.partitions = self.source.partitions()
 
     def traits(self) -> Traits:
-        return Traits(state=State.SAVED, emits_at_end=False, is_stream=True)
+        return Traits(
+            state=State.SAVED,
+            emits_at_end=False,
+            is_stream=True,
+            needs_clock=self.timestamps.policy.needs_clock,
+        )
 
     def get(self) -> Processor:
         return StreamReadProcessor(

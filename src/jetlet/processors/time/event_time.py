@@ -8,6 +8,9 @@ A partition is idle when its source has had nothing for a while. That is not mea
 event came, since a reader that is held up sees none although there may be many: the time that
 counts is that between polls which looked at all partitions, and of it no more than a reader needs
 that nobody holds up.
+
+Once all partitions of a processor are idle, it tells for how long they have been, again and again.
+Where that of all processors comes together event time follows the clock, from where it was.
 """
 
 from __future__ import annotations
@@ -16,12 +19,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jetlet.core.items import IDLE, MIN_TIMESTAMP, Watermark
+from jetlet.core.items import IDLE, MIN_TIMESTAMP, QuietWatermark, Watermark
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.pipeline.expressions.expression import Expression, each_function
-from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT
+from jetlet.pipeline.transforms import (
+    DEFAULT_IDLE_TIMEOUT,
+    StreamSourceTransform,
+    TimestampTransform,
+)
 
 MAX_WATERMARK_STEP = 1000
 """Watermarks are at most this far apart, whatever the windows need."""
@@ -46,6 +53,18 @@ class EventTimePolicy:
     """Watermarks are multiples of this: no window needs finer ones."""
     idle_timeout: int = DEFAULT_IDLE_TIMEOUT
     """A partition that is quiet for so long is not waited for; 0 to wait for ever."""
+    follows_clock: bool | None = False
+    """Whether event time goes on when all is quiet; ``None`` if it does where the host can."""
+
+    @property
+    def needs_clock(self) -> bool:
+        """True if event time has to go on without events, whatever the host."""
+        return self.follows_clock is True
+
+    @property
+    def quiet_step(self) -> int:
+        """Milliseconds between two words of how long all has been quiet."""
+        return max(self.check_interval, self.step)
 
     @property
     def check_interval(self) -> int:
@@ -56,6 +75,14 @@ class EventTimePolicy:
     def longest_poll(self) -> int:
         """Milliseconds that count of the time between two polls; so one alone is never enough."""
         return max(1, min(LONGEST_POLL_MS, self.idle_timeout // 2))
+
+
+def time_policy(
+    transform: StreamSourceTransform | TimestampTransform, step: int
+) -> EventTimePolicy:
+    """The policy that a transform asks for, for those behind it that need watermarks this fine."""
+    follows_clock = None if transform.when_idle is None else transform.when_idle == "advance"
+    return EventTimePolicy(transform.allowed_lag, step, transform.idle_timeout, follows_clock)
 
 
 def _always(partition: int) -> bool:
@@ -69,6 +96,7 @@ class WatermarkSource:
     """
 
     __slots__ = (
+        "_all_quiet_ns",
         "_coalescer",
         "_idle",
         "_last_event",
@@ -77,6 +105,7 @@ class WatermarkSource:
         "_next_check",
         "_policy",
         "_quiet_ns",
+        "_told_ms",
         "_watermarks",
     )
 
@@ -91,6 +120,10 @@ class WatermarkSource:
         self._last_event = dict.fromkeys(partitions, 0)
         """When the last event came, by the time that counts for idleness."""
         self._idle: set[int] = set()
+        self._all_quiet_ns = 0
+        """How long all partitions have been idle."""
+        self._told_ms = -1
+        """How long they had been so when that was told last."""
         self._next_check = policy.check_interval * _MS
 
     def polled(self, now_ns: int, *, has_seen_all: bool) -> None:
@@ -101,6 +134,8 @@ class WatermarkSource:
         elapsed, self._last_poll = now_ns - self._last_poll, now_ns
         if has_seen_all:
             self._quiet_ns += min(elapsed, self._longest_poll)
+            if self._coalescer.is_idle:
+                self._all_quiet_ns += min(elapsed, LONGEST_POLL_MS * _MS)
 
     def observe(self, partition: int, highest: int) -> tuple[Watermark, ...]:
         """A batch of events has been emitted; ``highest`` is its latest timestamp."""
@@ -108,6 +143,7 @@ class WatermarkSource:
         if partition in self._idle:
             self._idle.discard(partition)
             self._coalescer.observe_event(partition)
+            self._all_quiet_ns, self._told_ms = 0, -1
         step = self._policy.step
         watermark = (highest - self._policy.allowed_lag) // step * step
         if watermark <= self._watermarks[partition]:
@@ -120,7 +156,7 @@ class WatermarkSource:
         timeout = self._policy.idle_timeout * _MS
         now = self._quiet_ns
         if timeout <= 0 or now < self._next_check:
-            return ()
+            return self._follow(is_quiet)
         self._next_check = now + self._policy.check_interval * _MS
         emitted: tuple[Watermark, ...] = ()
         for partition, last in self._last_event.items():
@@ -130,7 +166,19 @@ class WatermarkSource:
                     continue
                 self._idle.add(partition)
                 emitted += self._coalescer.observe_watermark(partition, IDLE.timestamp)
-        return emitted
+        return emitted + self._follow(is_quiet)
+
+    def _follow(self, is_quiet: Callable[[int], bool]) -> tuple[Watermark, ...]:
+        """How far event time has come since the last events, if that is to be told."""
+        policy = self._policy
+        if policy.follows_clock is False or not self._coalescer.is_idle:
+            return ()
+        # In steps that are the same for all readers: where those come together one word is enough.
+        elapsed = self._all_quiet_ns // _MS // policy.quiet_step * policy.quiet_step
+        if elapsed <= self._told_ms or not all(map(is_quiet, self._last_event)):
+            return ()
+        self._told_ms = elapsed
+        return (QuietWatermark(self._coalescer.top + elapsed, elapsed),)
 
     def end(self, partition: int) -> tuple[Watermark, ...]:
         """A partition has ended: it is not waited for any more, as if it were idle for ever."""

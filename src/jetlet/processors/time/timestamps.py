@@ -7,6 +7,7 @@ order, so no event can be called late, and all windows are complete at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jetlet.columns.arrow import LeaveToPython, evaluate, is_for_columns, plain_array, tree_of
@@ -63,6 +64,8 @@ class TimestampProcessor(BatchProcessor):
         self._tree = tree_of(fn) if is_for_columns(fn) else None
         self._attempts = Attempts()
         self._time_policy = time_policy
+        if time_policy is not None and time_policy.needs_clock:
+            self.traits = replace(self.traits, needs_clock=True)
         self._policy = policy
         self._watermarks: WatermarkSource | None = None
         self._of_batch: BatchWatermark | None = None

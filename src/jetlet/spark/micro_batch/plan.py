@@ -26,6 +26,7 @@ class BatchPlan:
         self.dag = dag.copy(_with_batches)
         behind = _behind(self.dag, self.dag[self.stream_vertex])
         _check_rest(dag, behind)
+        _check_clocks(dag)
         check_saves(dag, "with each micro-batch, since each has processors of its own")
         source = self.dag[self.stream_vertex]
         numbered = [v for v in self.dag.vertices if v.traits.needs_index or spans_batches(v)]
@@ -94,6 +95,17 @@ def _check_rest(dag: DAG, behind: set[Vertex]) -> None:
                 f"{edge.source.name!r} is bounded, and {edge.dest.name!r} would have to read it "
                 f"beside a stream of Spark's, which comes in micro-batches: join it with "
                 f".hash_join(...), or run it as a job of its own"
+            )
+
+
+def _check_clocks(dag: DAG) -> None:
+    """Refuse what is to happen while no batch comes."""
+    for vertex in dag:
+        if vertex.traits.needs_clock:
+            raise UnsupportedFeatureError(
+                f'{vertex.name!r} has when_idle="advance", and a stream of Spark\'s comes in '
+                f"micro-batches: without data there is no batch in which event time could go on. "
+                f"Leave out when_idle, or read the stream on members, from a source of Jetlet's"
             )
 
 
