@@ -22,6 +22,7 @@ from jetlet.connectors.constructors import constructor
 if TYPE_CHECKING:
     from jetlet.connectors.custom.builders import BuiltBatchSource as batch
     from jetlet.connectors.custom.stream_builder import BuiltStreamSource as stream
+    from jetlet.connectors.files.arriving import FilesStream as files_stream
     from jetlet.connectors.files.csv import CsvSource as csv
     from jetlet.connectors.files.jsonl import JsonLinesSource as json_lines
     from jetlet.connectors.files.parquet import ParquetSource as parquet
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "batch": "connectors.custom.builders:BuiltBatchSource",
     "csv": "connectors.files.csv:CsvSource",
+    "files_stream": "connectors.files.arriving:FilesStream",
     "item_stream": "connectors.item_stream:ItemStreamSource",
     "items": "connectors.items:ItemsSource",
     "json_lines": "connectors.files.jsonl:JsonLinesSource",
@@ -59,6 +61,7 @@ _HOMES: Final = {
 __all__ = [
     "batch",
     "csv",
+    "files_stream",
     "item_stream",
     "items",
     "json_lines",

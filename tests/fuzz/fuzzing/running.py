@@ -17,7 +17,7 @@ from fuzzing.values import frozen
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
 from jetlet.errors import JobFailedError
 
-JOIN_TIMEOUT = 60
+JOIN_TIMEOUT = 6000
 
 
 class Written:
