@@ -585,6 +585,18 @@ def test_route_loses_nothing_and_keeps_the_order(batch: list[Any], parallelism: 
     ]
 
 
+@pytest.mark.parametrize("checks_all", [False, True])
+def test_the_first_of_each_batch_is_a_sample(checks_all: bool) -> None:
+    routed, checked = Partitioner(None), Partitioner(None, checks_all=checks_all)
+    for batch in (["a", "b"], ["a"], [], ["b", "a"]):
+        routed.route(batch, [0] * 271, 2)
+        checked.check(batch)
+    for partitioner in (routed, checked):
+        assert sum(partitioner.sampled) == 3
+        assert partitioner.sampled[partition_id("a")] == 2
+        assert partitioner.sampled[partition_id("b")] == 1
+
+
 def test_route_leaves_the_batch_alone() -> None:
     batch = ["a", "b", None]
     (only,) = Partitioner(None).route(batch, owners(271, 1), 1)

@@ -229,3 +229,4 @@ def test_the_longest_stage_on_spark_is_named(spark_engine):
     assert view.verdict.vertex == "enrich"
     assert "took the most time" in view.verdict.sentence
     assert all(row.busy is not None for row in view.rows)
+    assert [name for stage in view.stages for name in stage.vertices] == [v.name for v in job.dag]

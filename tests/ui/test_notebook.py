@@ -222,6 +222,22 @@ def test_a_cell_that_is_run_again_replaces_its_job(run_cells):
 
 @pytest.mark.slow
 @pytest.mark.process
+def test_a_job_is_shown_until_it_has_ended(run_cells):
+    wait = """
+import threading
+job.cancel()
+while any(thread.name == "jetlet-display" for thread in threading.enumerate()):
+    threading.Event().wait(0.05)
+engine.close()
+"""
+    cells = run_cells(
+        ENDLESS, "engine = EmbeddedEngine(); job = engine.submit(endless()); job", wait
+    )
+    assert "endless cancelled" in outputs(cells[1])["text/plain"]
+
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_interrupting_a_cell_cancels_the_job(run_cells):
     interrupt = """
 import os, signal, threading, _thread

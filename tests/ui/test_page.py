@@ -7,6 +7,7 @@ import platform
 import re
 import signal
 import threading
+import time
 
 import pytest
 
@@ -20,6 +21,7 @@ from jetlet import (
     sources,
     whole_item,
 )
+from jetlet.core import partition_id
 from jetlet.testing import Timed, pause, scripted_stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -211,6 +213,18 @@ def test_each_partition_of_a_source_has_its_event_time(engine, browser):
     ]
 
 
+def test_the_partition_that_most_keys_are_in_is_told(engine, browser):
+    p = Pipeline("skewed")
+    keyed = p.read_from(endless()).grouping_key(lambda i: "hot" if i % 1000 else "cold")
+    keyed.rolling_aggregate(agg.counting(), name="count").write_to(sinks.noop())
+    engine.submit(p, JobConfig(default_parallelism=2))
+    browser.open(engine.ui().url)
+    browser.click("[data-vertex=count]")
+    hot = f"partition {partition_id('hot')}"
+    browser.wait(lambda: "a sample of" in browser.text("#details"), "nothing of partitions")
+    assert browser.text("#details dl:last-of-type dt") == hot
+
+
 def test_who_does_not_know_the_token_gets_nothing(engine, browser):
     p = Pipeline("secret")
     p.read_from(endless()).write_to(sinks.noop())
@@ -267,6 +281,28 @@ def test_a_report_opens_without_a_server(engine, browser, tmp_path):
     assert len(browser.find(".vertex")) >= 3
     assert browser.find("#buttons button") == []
     assert f"(jetlet {__version__}, python {platform.python_version()}" in browser.text("#footer")
+    assert browser.complaints() == []
+
+
+@pytest.mark.spark
+def test_stages_on_spark_that_run_are_told_of_and_end(spark_engine, browser, tmp_path):
+    def wait(item):
+        while not (tmp_path / "go").exists():
+            time.sleep(0.05)
+        return item
+
+    p = Pipeline("stages")
+    counted = p.read_from(sources.items(range(9))).map(wait, name="wait").grouping_key(whole_item)
+    counted.aggregate(agg.counting(), name="count").write_to(sinks.noop(name="out"))
+    job = spark_engine.submit(p)
+    browser.open(spark_engine.ui().url)
+    browser.wait(lambda: "task" in browser.text("[data-vertex=wait]"), "it never began")
+    assert "not begun" in browser.text("[data-vertex=out]")
+    assert "running" in browser.text("#panel th:nth-child(3)")
+    (tmp_path / "go").touch()
+    job.join()
+    browser.wait(lambda: browser.text("#status") == "completed")
+    assert "took the most time" in browser.text("#sentence")
     assert browser.complaints() == []
 
 

@@ -444,6 +444,7 @@ class Partitioner:
         "key_fn",
         "name",
         "partition_count",
+        "sampled",
     )
 
     def __init__(
@@ -463,6 +464,8 @@ class Partitioner:
         """What the key belongs to, for error messages."""
         self.partition_count = _at_least_one("partition_count", partition_count)
         self.failed_index: int | None = None
+        self.sampled = [0] * partition_count
+        """By partition: how many batches began with an item of it; a sample of all items."""
         self._memo = _Memo(partition_count, _at_least_one("memo_limit", memo_limit))
         self._leaves: set[type] = set(_LEAF_TYPES)
         self._tuples: set[type] = {tuple}
@@ -532,6 +535,8 @@ class Partitioner:
         buckets: list[list[Any]] = [[] for _ in range(count)]
         appends = [bucket.append for bucket in buckets]
         ids = self.partition_ids(batch)
+        if ids:
+            self.sampled[ids[0]] += 1
         for item, owner in zip(batch, map(owners.__getitem__, ids), strict=True):
             appends[owner](item)
         return buckets
@@ -542,14 +547,16 @@ class Partitioner:
         It goes by the first item, unless it ``checks_all``.
         """
         if self._checks_all:
-            self.partition_ids(batch)
+            for first in self.partition_ids(batch)[:1]:
+                self.sampled[first] += 1
         elif batch:
             self.failed_index = 0
             first = batch[:1][0] if batch.__class__ is Table else batch[0]
             key = first if self.key_fn is None else self.key_fn(first)
             # Not by the memo: it would keep keys that nobody asks for again.
             kind = type(key)
-            (_HASHERS.get(kind) or _hasher_of(kind))(key)
+            number = (_HASHERS.get(kind) or _hasher_of(kind))(key)
+            self.sampled[number % self.partition_count] += 1
 
     def _ids_of_table(self, batch: Table) -> Any:
         """The partition of each row, as an array; ``None`` if it takes the items to know."""
@@ -580,6 +587,8 @@ class Partitioner:
 
         targets = np.asarray(owners)[ids]
         rows = np.argsort(targets, kind="stable")
+        if len(ids):
+            self.sampled[ids[0]] += 1
         ends = np.cumsum(np.bincount(targets, minlength=count))
         sorted_batch = batch.take(pa.array(rows))
         return [

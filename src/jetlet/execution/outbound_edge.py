@@ -102,6 +102,11 @@ class OutboundEdge(ABC):
             self._pending.append((index, load, start))
 
     @property
+    def sampled(self) -> Sequence[int]:
+        """By partition of the keys: how many of a sample of the items it has; empty without."""
+        return ()
+
+    @property
     def is_unwanted(self) -> bool:
         """True if none of those it leads to wants any more items."""
         for target in self.targets:  # mostly the first one says no: all() would take longer
@@ -131,6 +136,10 @@ class SingleTargetEdge(OutboundEdge):
         accepted = self.targets[0].offer(batch)
         if accepted < len(batch):
             self._pending.append((0, batch, accepted))
+
+    @property
+    def sampled(self) -> Sequence[int]:
+        return () if self._partitioner is None else self._partitioner.sampled
 
 
 class UnicastEdge(OutboundEdge):
@@ -262,6 +271,10 @@ class PartitionedEdge(OutboundEdge):
         for index, share in enumerate(shares):
             if share:
                 self._send(index, share)
+
+    @property
+    def sampled(self) -> Sequence[int]:
+        return self._partitioner.sampled
 
 
 class BroadcastEdge(OutboundEdge):

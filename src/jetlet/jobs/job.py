@@ -494,5 +494,11 @@ class Job:
 
         return job_bundle(self)
 
+    def _ipython_display_(self) -> None:
+        """Goes on showing it below the cell until it has ended."""
+        from jetlet.ui.notebook import show_job
+
+        show_job(self)
+
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id}: {self.status.value}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,9 @@ class VertexMetrics:
     """By ordinal of an inbound edge: the items that wait in its queues, and how many these hold."""
     outputs: Mapping[int, int] = field(default_factory=dict)
     """By ordinal of an outbound edge: the items that went out over it."""
+    samples: Mapping[tuple[int, int | None], int] = field(default_factory=dict)
+    """Of outbound edges with keys, by ordinal and partition of the keys: how many of a sample of
+    the items it has, for the fullest partitions, and under ``None`` the size of the sample."""
     watermark: int | None = None
     """The lowest watermark among the vertex's processors."""
     watermark_lag: int | None = None
@@ -84,12 +88,14 @@ class VertexMetrics:
                 histogram[bound] = histogram.get(bound, 0) + count
         inputs: dict[int, tuple[int, int]] = {}
         outputs: dict[int, int] = {}
+        samples: Counter[tuple[int, int | None]] = Counter()
         for row in rows:
             for ordinal, (size, capacity) in row["inputs"].items():
                 sizes, capacities = inputs.get(ordinal, (0, 0))
                 inputs[ordinal] = (sizes + size, capacities + capacity)
             for ordinal, emitted in row["outputs"].items():
                 outputs[ordinal] = outputs.get(ordinal, 0) + emitted
+            samples.update(row.get("samples", {}))
         latency = Latency()
         for row in rows:
             latency.merge(row["latency"])
@@ -101,6 +107,7 @@ class VertexMetrics:
             call_ns=max((row["call_ns"] for row in rows), default=0),
             inputs=inputs,
             outputs=outputs,
+            samples=samples,
             watermark=min(watermarks, default=None),
             watermark_lag=max(lags, default=None),
             call_histogram=dict(sorted(histogram.items())),
@@ -144,8 +151,9 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         self.logs = tuple(logs)
         """The latest warnings and errors of the members: time, level, member and text."""
         self.stages: tuple[Mapping[str, Any], ...] = ()
-        """Of a job on Spark: the name of each stage, and how many of its tasks are done, active
-        and there in all, which is ``None`` as long as Spark has not said."""
+        """Of a batch on Spark: the name of each stage, its vertices and its number there, and how
+        many of its tasks are done, active and there in all, which is ``None`` as long as Spark has
+        not said."""
 
     @property
     def letters(self) -> tuple[Mapping[str, Any], ...]:

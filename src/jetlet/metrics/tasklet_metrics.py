@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nlargest
 from typing import Any, Protocol
 
 from jetlet.core.clock import SYSTEM_CLOCK, Clock
@@ -21,6 +22,8 @@ LETTERS = 8
 """Items set aside that are remembered with their tracebacks; of more, one now and then."""
 LETTER_INTERVAL_NS = 250_000_000
 FRAMES = 20
+FULLEST = 8
+"""Partitions of keys that are told of an edge: those with the most items."""
 LETTER_TEXT = 500
 """Characters of an item that are kept."""
 
@@ -41,6 +44,9 @@ class OutboundGauge(Protocol):
     """An outbound edge, as far as it can be measured."""
 
     emitted: int
+
+    @property
+    def sampled(self) -> Sequence[int]: ...
 
 
 class TaskletMetrics:
@@ -194,6 +200,11 @@ class TaskletMetrics:
             "slow_calls": self.slow_calls,
             "inputs": inputs,
             "outputs": outputs,
+            "samples": {
+                (ordinal, partition): count
+                for ordinal, edge in enumerate(self._outbound)
+                for partition, count in _fullest(edge.sampled)
+            },
             "elapsed_ns": self.life.ns,
             "busy_ns": self.busy_ns + call_ns,
             "blocked_ns": self.blocked.ns,
@@ -206,3 +217,12 @@ class TaskletMetrics:
             "letters": list(self.letters),
             "latency": dict(self.latency.counts),
         }
+
+
+def _fullest(sampled: Sequence[int]) -> Iterator[tuple[int | None, int]]:
+    """The partitions of which the sample has the most; that of all of them is under ``None``."""
+    if total := sum(sampled):
+        yield None, total
+        for partition in nlargest(FULLEST, range(len(sampled)), key=sampled.__getitem__):
+            if sampled[partition]:
+                yield partition, sampled[partition]

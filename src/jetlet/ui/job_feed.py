@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from jetlet.core.dag import DAG
+from jetlet.core.edge import Edge
 from jetlet.jobs.job import Job
 from jetlet.jobs.lifecycle import JobStatus
 from jetlet.metrics.job_metrics import JobMetrics, VertexMetrics
@@ -23,6 +25,8 @@ Logs = Callable[[], Sequence[Mapping[str, Any]]]
 
 SHOWN_LETTERS: Final = 30
 SHOWN_LOGS: Final = 200
+SHOWN_KEYS: Final = 5
+"""Partitions of keys."""
 SHOWN_PARTITIONS: Final = 200
 """Of more partitions of a processor those are shown that are furthest behind."""
 EDGE_LABEL: Final = (82.0, 30.0)
@@ -71,7 +75,7 @@ class JobFeed:
         for vertex in job.dag:
             row, m = rows[vertex.name], metrics.get(vertex.name)
             if m is not None:
-                row |= _details(m)
+                row |= _details(m) | {"keys": _keys(job.dag.inbound(vertex), metrics)}
         logs = [*self._logs(), *metrics.logs]
         logs.sort(key=lambda row: row["time_ms"])
         return state | {
@@ -121,6 +125,18 @@ def _details(vertex: VertexMetrics) -> dict[str, Any]:
             for row in vertex.processors
         ],
     }
+
+
+def _keys(edges: Sequence[Edge], metrics: JobMetrics) -> dict[str, Any]:
+    """How the keys of what comes in are spread over their partitions, from a sample."""
+    counts: Counter[int | None] = Counter()
+    for edge in edges:
+        source = metrics.get(edge.source.name)
+        for (ordinal, partition), count in () if source is None else source.samples.items():
+            if ordinal == edge.source_ordinal:
+                counts[partition] += count
+    sampled = counts.pop(None, 0)
+    return {"sampled": sampled, "fullest": counts.most_common(SHOWN_KEYS)}
 
 
 def _furthest_behind(partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -113,6 +113,9 @@ class StageRow:
     active: int
     total: int | None
     """Number of all tasks; ``None`` while nobody knows it."""
+    vertices: tuple[str, ...] = ()
+    spark_stage: int | None = None
+    """Its number there; ``None`` before it has begun."""
 
 
 @dataclass(frozen=True, slots=True)

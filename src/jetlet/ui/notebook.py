@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
@@ -280,6 +282,22 @@ def _done(view: JobView, *, is_over: bool) -> float | None:
 def job_bundle(job: Job) -> Bundle:
     """What a job shows."""
     return JobDisplay(job).bundle()
+
+
+def show_job(job: Job) -> None:
+    """Show a job; below a cell it is shown anew until it has ended."""
+    shown = JobDisplay(job)
+    if job.status.is_final or not in_notebook():
+        _display(shown)
+        return
+    handle = _display(shown, display_id=True)
+
+    def follow() -> None:
+        while not job.status.is_final:
+            time.sleep(PERIOD)
+            handle.update(shown)
+
+    threading.Thread(target=follow, name="jetlet-display", daemon=True).start()
 
 
 def join_visibly(job: Job) -> None:

@@ -321,6 +321,10 @@ class TestCancel:
         p, began = self.slow(tmp_path)
         job = engine.submit(p)
         eventually(began.exists)
+        eventually(lambda: job.metrics().stages[0]["active"])
+        (stage,) = job.metrics().stages
+        assert stage["vertices"] == tuple(vertex.name for vertex in job.dag)
+        assert stage["spark_stage"] is not None
         job.cancel()
         assert job.status is JobStatus.CANCELLED
         with pytest.raises(JobCancelledError):

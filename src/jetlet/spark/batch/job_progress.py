@@ -58,6 +58,9 @@ class FragmentProgress:
     active: int
     total: int | None
     """``None`` as long as Spark has not said in how many tasks it reads a DataFrame."""
+    vertices: tuple[str, ...] = ()
+    spark_stage: int | None = None
+    """The number of the stage that Spark runs it in, or ran it in last; ``None`` before that."""
 
     @property
     def is_done(self) -> bool:
@@ -81,6 +84,8 @@ class JobProgress:
         self._context: Any = None
         self._heard: dict[tuple[int, int], Counters] = {}
         self._early: dict[tuple[int, int], Counters] = {}
+        self._stages: dict[int, int] = {}
+        """By fragment: the number of Spark's stage that was seen to run it."""
         self._has_ended = False
         self._lock = threading.Lock()
 
@@ -128,9 +133,11 @@ class JobProgress:
             is_ready = all(shown[x.source.index].is_done for x in fragment.inputs)
             active = 0
             if running and is_ready and (total is None or count < total):
-                active, tasks = running.pop(0)
+                self._stages[fragment.index], active, tasks = running.pop(0)
                 total = tasks if total is None else total
-            shown.append(FragmentProgress(fragment.name, count, active, total))
+            names = tuple(vertex.name for vertex in fragment.vertices)
+            stage = self._stages.get(fragment.index)
+            shown.append(FragmentProgress(fragment.name, count, active, total, names, stage))
         return shown
 
     def _known(self) -> dict[tuple[int, int], Counters]:
@@ -145,8 +152,8 @@ class JobProgress:
                 if run_id == self._run_id:
                     self._early[fragment, task] = counters
 
-    def _running_stages(self) -> list[tuple[int, int]]:
-        """Active and all tasks of the stages that Spark is at, in the order of their numbers."""
+    def _running_stages(self) -> list[tuple[int, int, int]]:
+        """Number, active and all tasks of the stages that Spark is at, in the order of numbers."""
         if self._context is None:
             return []
         try:
@@ -156,4 +163,4 @@ class JobProgress:
             stages = [tracker.getStageInfo(s) for s in numbers]
         except Exception:  # the session may be stopping
             return []
-        return [(s.numActiveTasks, s.numTasks) for s in stages if s and s.numActiveTasks]
+        return [(s.stageId, s.numActiveTasks, s.numTasks) for s in stages if s and s.numActiveTasks]

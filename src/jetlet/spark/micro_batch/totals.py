@@ -22,7 +22,7 @@ _LATEST = (
     "watermark",
     "watermark_lag",
 )
-_TABLES = ("call_histogram", "counters", "latency", "outputs")
+_TABLES = ("call_histogram", "counters", "latency", "outputs", "samples")
 
 
 class BatchTotals:

@@ -429,7 +429,7 @@ class Container:
 
     def metrics_rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """What is known of the container and of its streams; from any thread."""
-        queue, loop = self._queue, self._loop
+        app, queue, loop = self._app, self._queue, self._loop
         if queue is None or loop is None:
             return
         sent: Counter[SystemStream] = Counter()
@@ -440,11 +440,11 @@ class Container:
             stream = str(partition.partition.system_stream)
             read[stream] = read.get(stream, 0) + partition.read
         for stream, emitted in read.items():
-            yield stream, self._stream_row(stream, emitted=emitted)
+            yield stream, self._stream_row(stream, emitted=emitted) | {"outputs": {0: emitted}}
         yield (
             self.name,
             self.metrics.row(
-                emitted=sent.total(),
+                outputs=[sent[app.system_stream(each.stream)] for each in app.outputs],
                 queue_size=queue.size,
                 queue_capacity=queue.capacity,
                 in_flight=loop.in_flight,
@@ -458,7 +458,7 @@ class Container:
             ),
         )
         for output, count in sent.items():
-            name = self._app.output_vertex(str(output))
+            name = app.output_vertex(str(output))
             yield name, self._stream_row(name, received=count)
 
     def _stream_row(self, name: str, *, received: int = 0, emitted: int = 0) -> dict[str, Any]:

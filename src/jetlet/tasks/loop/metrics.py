@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,7 +62,7 @@ class ContainerMetrics(TaskletMetrics):
     def row(
         self,
         *,
-        emitted: int,
+        outputs: Sequence[int],
         queue_size: int,
         queue_capacity: int,
         in_flight: int,
@@ -88,7 +88,8 @@ class ContainerMetrics(TaskletMetrics):
             container["gauges"] = {task: dict(values) for task, values in self.gauges.items()}
             container["timers"] = {name: dict(values) for name, values in self.timers.items()}
         return super().snapshot() | {
-            "emitted": emitted,
+            "emitted": sum(outputs),
+            "outputs": dict(enumerate(outputs)),
             "queue_size": queue_size,
             "queue_capacity": queue_capacity,
             "container": container,

@@ -4,6 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const KEPT = 120; // Looks that a small chart shows.
+const ENOUGH = 100; // Items of a sample that say something.
 
 const page = {
   jobId: location.hash.slice(1) || null,
@@ -262,7 +263,7 @@ function showVertex(row, parts, job) {
   tints.busy.setAttribute("opacity", (shares.busy * 0.22).toFixed(3));
   tints.blocked.setAttribute("opacity", (shares.blocked * 0.16).toFixed(3));
   const isNamed = job.bottleneck.vertex === row.name;
-  parts.figure.textContent = row.busy === null ? "not begun" : mainShare(row);
+  parts.figure.textContent = row.busy === null ? beginning(row, job) : mainShare(row);
   parts.rateText.textContent = rate(row.rate);
   parts.flagText.textContent = job.workers.length ? "bottleneck" : "most time";
   parts.flag.setAttribute("visibility", isNamed ? "visible" : "hidden");
@@ -270,6 +271,12 @@ function showVertex(row, parts, job) {
   parts.group.classList.toggle("chosen", page.chosen === row.name);
   parts.group.dataset.busy = row.busy ?? "";
   parts.group.setAttribute("aria-label", `${row.name}: busy ${percent(row.busy)}, blocked ${percent(row.blocked)}, waiting ${percent(row.waiting)}, ${rate(row.rate)}${isNamed ? ", the bottleneck" : ""}`);
+}
+
+function beginning(row, job) {
+  const stage = job.stages.find((each) => each.vertices.includes(row.name));
+  if (stage?.active) return `in ${stage.active} ${stage.active === 1 ? "task" : "tasks"}`;
+  return row.received || row.emitted ? "" : "not begun";
 }
 
 function mainShare(row) {
@@ -324,6 +331,7 @@ function showDetails(job) {
   if (row.histogram?.length) parts.push(make("h3", {}, "Calls by the time they took"), ...histogram(row.histogram));
   const processors = row.processors ?? [];
   if (processors.length > 1) parts.push(...skew(processors));
+  if (row.keys?.sampled >= ENOUGH) parts.push(...fullest(row.keys));
   if (processors.length) {
     const members = new Set(processors.map((p) => p.member)).size > 1;
     parts.push(make("h3", {}, "Processors"), table(
@@ -367,6 +375,13 @@ function skew(processors) {
     bars.append(bar);
   });
   return [make("h3", {}, `Items by processor: the fullest has ${(most / mean).toFixed(2)} times the mean`), bars];
+}
+
+function fullest({ sampled, fullest }) {
+  return [
+    make("h3", {}, `The fullest partitions of its keys, by a sample of ${count(sampled)} items`),
+    make("dl", { class: "pairs" }, ...fullest.flatMap(([partition, n]) => [make("dt", {}, `partition ${partition}`), make("dd", {}, percent(n / sampled))])),
+  ];
 }
 
 // --- Orders ---------------------------------------------------------------------------------
@@ -444,7 +459,7 @@ function tell(text) {
 
 const TABS = {
   time: ["Time", (job) => job.vertices.some((v) => v.watermark !== null && v.watermark !== undefined) || job.latency?.length, showTime],
-  stages: ["Spark", (job) => job.stages.length, showStages],
+  stages: ["Spark", (job) => job.stages.length || sparksPage(job), showStages],
   members: ["Where it runs", (job) => job.workers.length || job.edges.length, showMembers],
   tasks: ["Tasks", (job) => job.containers_each.length, showTasks],
   snapshots: ["Snapshots", (job) => job.taken.length || job.failures.length || job.snapshots.taken !== undefined, showSnapshots],
@@ -505,14 +520,18 @@ function showTime(job, key) {
   ]);
 }
 
+const sparksPage = (job) => (job.link?.startsWith("http") ? job.link : null);
+const ELSEWHERE = { target: "_blank", rel: "noreferrer noopener" };
+
 function showStages(job, key) {
+  const link = sparksPage(job);
   fill(key + JSON.stringify([job.stages, job.link]), () => [
-    table(["stage", "tasks", "running", ""], job.stages.map((stage) => {
+    job.stages.length ? table(["stage", "tasks", "running", ""], job.stages.map((stage) => {
       const bar = make("i", { class: stage.active ? "active" : null });
       bar.style.width = `${stage.total ? (stage.done / stage.total) * 100 : 0}%`;
-      return [stage.name, `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
-    })),
-    job.link ? make("p", {}, make("a", { href: job.link.startsWith("http") ? job.link : null, target: "_blank", rel: "noreferrer noopener" }, "Spark's own page")) : null,
+      return [stage.spark_stage === null || !link ? stage.name : make("a", { href: `${link}/stages/stage/?id=${stage.spark_stage}&attempt=0`, ...ELSEWHERE }, stage.name), `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
+    })) : null,
+    link ? make("p", {}, make("a", { href: link, ...ELSEWHERE }, "Spark's own page")) : null,
   ]);
 }
 
