@@ -59,6 +59,12 @@ STATE = {
         row("write", busy=None, watermark_lag_ms=1500),
     ],
     "summary": "7 items read",
+    "edges": [],
+    "containers": [],
+    "stages": [],
+    "taken": [],
+    "failures": [],
+    "snapshots": {},
 }
 
 
@@ -88,6 +94,19 @@ def test_it_shows_what_the_page_shows():
 def test_keys_sort(key, first):
     assert order(shown(key))[0] == first
     assert f"sorted by {KEYS[key][0]}" in shown(key)
+
+
+def test_it_shows_stages_snapshots_and_restarts_where_there_are_any():
+    stage = {"name": "read + count", "done": 1, "active": 2, "total": 4}
+    taken = [{"id": 7, "bytes": 2900, "ms": 765.0, "error": None}]
+    failures = [{"time_ms": 0, "cause": "member 1 is gone"}]
+    extra = {"stages": [stage], "taken": taken, "failures": failures, "snapshots": {"restarts": 1}}
+    text = shown(state=STATE | extra)
+    assert re.search(r"read \+ count +2 +1 of 4", text)
+    assert "snapshot 7 of 2.9 kB, took 0.77 s" in text
+    assert "restarts: 1, the last one because member 1 is gone" in text
+    failed = [{"id": 8, "bytes": 0, "ms": 5.0, "error": "the disk is full"}]
+    assert "snapshot 8 failed: the disk is full" in shown(state=STATE | {"taken": failed})
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

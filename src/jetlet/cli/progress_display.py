@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from jetlet.cli.lines_above import streams_above
-from jetlet.ui.job_view import JobView, JobWatch
+from jetlet.ui.job_view import ContainerRow, EdgeRow, JobView, JobWatch, StageRow
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -134,17 +134,28 @@ class LiveProgress(Progress):
 
 
 def display_of(view: JobView, state: str, width: int) -> RenderableType:
-    """What :class:`LiveProgress` shows: vertices; edges, containers and stages if there are any."""
+    """What :class:`LiveProgress` shows: vertices, and what else there is."""
     from rich.console import Group
 
-    tables = [_vertices(view, state, width)]
-    if view.edges:
-        tables.append(_edges(view, width))
-    if view.containers:
-        tables.append(_containers(view, width))
-    if view.stages:
-        tables.append(_stages(view, width))
-    return Group(*tables)
+    others = other_tables(view.edges, view.containers, view.stages, width)
+    return Group(_vertices(view, state, width), *others)
+
+
+def other_tables(
+    edges: Sequence[EdgeRow],
+    containers: Sequence[ContainerRow],
+    stages: Sequence[StageRow],
+    width: int,
+) -> list[Table]:
+    """Network edges, containers and stages, of which most jobs have none."""
+    tables = []
+    if edges:
+        tables.append(_edges(edges, width))
+    if containers:
+        tables.append(_containers(containers, width))
+    if stages:
+        tables.append(_stages(stages, width))
+    return tables
 
 
 def _vertices(view: JobView, state: str, width: int) -> Table:
@@ -171,7 +182,7 @@ def _vertices(view: JobView, state: str, width: int) -> Table:
     return table
 
 
-def _edges(view: JobView, width: int) -> Table:
+def _edges(edges: Sequence[EdgeRow], width: int) -> Table:
     rows = [
         [
             edge.name,
@@ -181,12 +192,12 @@ def _edges(view: JobView, width: int) -> Table:
             size(edge.window),
             f"{edge.blocked:.0%}",
         ]
-        for edge in view.edges
+        for edge in edges
     ]
     return _table(["edge", "rate", "bytes", "in flight", "window", "blocked"], rows, width)
 
 
-def _containers(view: JobView, width: int) -> Table:
+def _containers(containers: Sequence[ContainerRow], width: int) -> Table:
     rows = [
         [
             row.name,
@@ -198,13 +209,13 @@ def _containers(view: JobView, width: int) -> Table:
             _count(row.commits),
             f"{row.utilisation:.0%}",
         ]
-        for row in view.containers
+        for row in containers
     ]
     headers = ("lag", "pending", "in flight", "process", "windows", "commits", "busy")
     return _table(["tasks", *headers], rows, width)
 
 
-def _stages(view: JobView, width: int) -> Table:
+def _stages(stages: Sequence[StageRow], width: int) -> Table:
     rows: list[list[str | Text]] = [
         [
             stage.name,
@@ -212,7 +223,7 @@ def _stages(view: JobView, width: int) -> Table:
             f"{stage.done} of {stage.total or '?'}",
             _bar(stage.done / stage.total if stage.total else 0.0, 10, is_good=True),
         ]
-        for stage in view.stages
+        for stage in stages
     ]
     return _table(["stage", "running", "tasks", "done"], rows, width)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jetlet.cli.failures import Refused
-from jetlet.cli.progress_display import is_live, lag, rate, seconds
+from jetlet.cli.progress_display import is_live, lag, other_tables, rate, seconds, size
 from jetlet.cli.remote_jobs import RemoteJobs
 from jetlet.cli.signals import StopSignals
+from jetlet.ui.job_view import ContainerRow, EdgeRow, StageRow
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -160,9 +161,30 @@ def screen(
             Text(_share(row["queue_fill"])),
             Text("" if row["watermark_lag_ms"] is None else lag(row["watermark_lag_ms"])),
         )
+    tables = other_tables(
+        [EdgeRow(**row) for row in state["edges"]],
+        [ContainerRow(**row) for row in state["containers"]],
+        [StageRow(**row) for row in state["stages"]],
+        width,
+    )
     keys = "  ".join(f"{key} {what}" for key, (what, _) in KEYS.items())
-    foot = Text(f"{state['summary']}\nsorted by {KEYS[sort][0]};  {keys}  n next job  q end", "dim")
-    return Group(title, sentence, Text(), table, Text(), foot)
+    foot = Text(f"{_foot(state)}\nsorted by {KEYS[sort][0]};  {keys}  n next job  q end", "dim")
+    spaced = [part for each in (table, *tables) for part in (Text(), each)]
+    return Group(title, sentence, *spaced, Text(), foot)
+
+
+def _foot(state: Mapping[str, Any]) -> str:
+    """What went in and out; and the snapshots and restarts, if there are any."""
+    lines = [state["summary"]]
+    for taken in state["taken"][-1:]:
+        how = f"of {size(taken['bytes'])}, took {seconds(taken['ms'] / 1000)}"
+        lines.append(
+            f"snapshot {taken['id']} " + (f"failed: {taken['error']}" if taken["error"] else how)
+        )
+    for failure in state["failures"][-1:]:
+        restarts = state["snapshots"].get("restarts", 1)
+        lines.append(f"restarts: {restarts}, the last one because {failure['cause']}")
+    return "\n".join(lines)
 
 
 def _share(share: float | None) -> str:
