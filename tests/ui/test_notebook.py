@@ -255,6 +255,22 @@ job.join()
 
 @pytest.mark.slow
 @pytest.mark.process
+def test_what_a_cell_waited_for_is_shown_and_told_once(run_cells):
+    bad = """
+from jetlet import Pipeline, sinks, sources
+p = Pipeline("bad")
+p.read_from(sources.items([0])).map(lambda x: 1 / x).write_to(sinks.noop())
+p.run(on="embedded")
+"""
+    good = "p = Pipeline('good')\np.read_from(sources.items([1])).write_to(sinks.noop())\n"
+    cells = run_cells(bad, f"{good}p.run(on='embedded')", allow_errors=True)
+    assert [output.output_type for output in cells[0].outputs] == ["display_data", "error"]
+    (only,) = cells[1].outputs
+    assert "good completed" in only.data["text/plain"]
+
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_an_error_in_a_cell_begins_with_the_one_line(run_cells):
     cells = run_cells("from jetlet import windows\nwindows.tumbling(-1)", allow_errors=True)
     error = cells[0].outputs[-1]

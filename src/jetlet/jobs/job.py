@@ -7,7 +7,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -338,25 +339,32 @@ class Job:
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"job {self.name!r} cannot wait for its own end")
-        with self._lock:
-            self._waiting += 1
-        try:
-            with plain_interrupts():
-                ended = self._ended.wait(timeout)
-        except KeyboardInterrupt:
-            if in_notebook():
-                # A cell that is interrupted leaves nothing running.
-                self.cancel()
-            raise
-        finally:
-            with self._lock:
-                self._waiting -= 1
+        with self.awaited():
+            try:
+                with plain_interrupts():
+                    ended = self._ended.wait(timeout)
+            except KeyboardInterrupt:
+                if in_notebook():
+                    # A cell that is interrupted leaves nothing running.
+                    self.cancel()
+                raise
         if not ended:
             raise TimeoutError(f"job {self.name!r} is still {self.status.value} after {timeout} s")
         self._join_thread()
         if self.error is not None:
             # Without the traceback of an earlier join(), which would only grow.
             raise self.error.with_traceback(None)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Whoever is in here asks for the job's error itself, so that it is not logged as one."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
 
     def cancel(self) -> None:
         """End the job now and wait until it has ended. Its output is discarded.

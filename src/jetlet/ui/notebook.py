@@ -15,7 +15,7 @@ from html import escape
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import from_
@@ -286,6 +286,8 @@ def job_bundle(job: Job) -> Bundle:
 
 def show_job(job: Job) -> None:
     """Show a job; below a cell it is shown anew until it has ended."""
+    if _joined.get(job) == _cell():
+        return  # the cell has shown it already
     shown = JobDisplay(job)
     if job.status.is_final or not in_notebook():
         _display(shown)
@@ -302,18 +304,29 @@ def show_job(job: Job) -> None:
 
 def join_visibly(job: Job) -> None:
     """Wait for a job, while its progress is shown below the cell."""
-    shown = JobDisplay(job)
-    handle = _display(shown, display_id=True)
-    try:
-        while True:
-            try:
-                return job.join(PERIOD)
-            except TimeoutError:
-                if job.status.is_final:
-                    raise
-                handle.update(shown)
-    finally:
-        handle.update(shown)
+    with job.awaited():
+        _joined[job] = _cell()
+        shown = JobDisplay(job)
+        handle = _display(shown, display_id=True)
+        try:
+            while True:
+                try:
+                    return job.join(PERIOD)
+                except TimeoutError:
+                    if job.status.is_final:
+                        raise
+                    handle.update(shown)
+        finally:
+            handle.update(shown)
+
+
+_joined: WeakKeyDictionary[Job, int] = WeakKeyDictionary()
+"""The jobs that cells have waited for, with the number of the cell."""
+
+
+def _cell() -> int:
+    """The number of the cell that runs."""
+    return int(import_module("IPython").get_ipython().execution_count)
 
 
 _latest: WeakValueDictionary[str, Job] = WeakValueDictionary()
