@@ -13,6 +13,7 @@ class Edge:
 
     def __init__(self, emitted):
         self.emitted = emitted
+        self.sampled = (1, emitted)
 
 
 def values(vertex, received=0, emitted=0, watermark=None, late=0):
@@ -45,6 +46,11 @@ def test_counters_of_batches_are_added_up():
     metrics = totals.metrics()
     assert list(metrics) == ["stream", "sink"]
     assert metrics["stream"].emitted == 16
+    assert metrics["stream"].samples == {
+        **{(edge, None): 11 for edge in (0, 1)},
+        **{(edge, 0): 3 for edge in (0, 1)},
+        **{(edge, 1): 8 for edge in (0, 1)},
+    }
     assert metrics["sink"].received == 8
     assert metrics["sink"].counters == {"late_events": 3}
     assert metrics["sink"].watermark == 100
