@@ -13,6 +13,7 @@ from jetlet.execution import progress_state as progress
 from jetlet.execution.outbound_edge import BroadcastEdge
 from jetlet.execution.progress_state import NO_PROGRESS
 from jetlet.execution.queue import BoundedQueue
+from jetlet.snapshots.chain.contents import whole
 from jetlet.snapshots.format import REPORTS, Chunk, SnapshotRecord, VertexState
 from jetlet.snapshots.restore import EndedTasklet, Restore, RestoreTasklet, Route
 from jetlet.snapshots.state_sink import StateSink
@@ -63,7 +64,7 @@ def test_every_entry_comes_to_its_owner_and_to_nobody_else(state, members, paral
     everything = []
     for member in range(members):
         mine = route(member, members, parallelism)
-        (out,) = run(RestoreTasklet(iter(chunks), {"sum": mine}), mine)
+        (out,) = run(RestoreTasklet(whole(iter(chunks)), {"sum": mine}), mine)
         for place, entries in enumerate(out):
             assert entries.pop() is DONE
             owners = assign(PARTITIONS, members, parallelism)
@@ -75,7 +76,7 @@ def test_every_entry_comes_to_its_owner_and_to_nobody_else(state, members, paral
 def test_broadcast_entries_come_to_all():
     entries = [(BroadcastKey(n), n) for n in range(30)]
     mine = route(1, 2, 3)
-    (out,) = run(RestoreTasklet(iter(chunks_of(entries)), {"sum": mine}), mine)
+    (out,) = run(RestoreTasklet(whole(iter(chunks_of(entries))), {"sum": mine}), mine)
     assert out == [[*entries, DONE]] * 3
 
 
@@ -87,7 +88,7 @@ def test_each_gets_its_own_back_if_there_are_as_many():
         for chunk in chunks_of([("same key", n), (BroadcastKey(n), n)], processor=n)
     ]
     mine = route(1, 3, 2, first=2)
-    (out,) = run(RestoreTasklet(iter(chunks), {"sum": mine}), mine)
+    (out,) = run(RestoreTasklet(whole(iter(chunks)), {"sum": mine}), mine)
     for local in (0, 1):
         entries = dict(out[local][:-1])
         assert entries.pop("same key") == 2 + local
@@ -97,21 +98,23 @@ def test_each_gets_its_own_back_if_there_are_as_many():
 def test_entries_of_other_vertices_and_reports_are_left_out():
     chunks = [*chunks_of([(1, 1)], "gone"), Chunk(REPORTS, "sum", 0, 0, b"junk")]
     mine = route(0, 1, 1)
-    (out,) = run(RestoreTasklet(iter(chunks), {"sum": mine}), mine)
+    (out,) = run(RestoreTasklet(whole(iter(chunks)), {"sum": mine}), mine)
     assert out == [[DONE]]
 
 
 def test_completed_processors_get_nothing():
     entries = [(BroadcastKey(0), 0), *((n, n) for n in range(100))]
     mine = route(0, 1, 2, ended={0})
-    (out,) = run(RestoreTasklet(iter(chunks_of(entries)), {"sum": mine}), mine)
+    (out,) = run(RestoreTasklet(whole(iter(chunks_of(entries))), {"sum": mine}), mine)
     assert out[0] == []
     assert out[1][-1] is DONE
 
 
 def test_it_waits_for_room():
     mine = route(0, 1, 1)
-    tasklet = RestoreTasklet(iter(chunks_of([(n, n) for n in range(20)], size=20)), {"sum": mine})
+    tasklet = RestoreTasklet(
+        whole(iter(chunks_of([(n, n) for n in range(20)], size=20))), {"sum": mine}
+    )
     tasklet.call()
     assert tasklet.call() is NO_PROGRESS
     assert tasklet.call() is NO_PROGRESS
