@@ -50,6 +50,15 @@ def members(engine: SparkEngine, directory: Path) -> Any:
     return dict(out.items)
 
 
+def refusal(engine: SparkEngine, directory: Path) -> Any:
+    p = Pipeline("refused")
+    p.read_from(sources.items([1])).map(whole_item).write_to(sinks.collect())
+    try:
+        engine.submit(p).join(PATIENCE)
+    except JetletError as error:
+        return str(error)
+
+
 def members_refusal(engine: SparkEngine, directory: Path) -> Any:
     p = Pipeline("refused")
     p.read_from(sources.item_stream(10)).without_timestamps().write_to(sinks.collect())
@@ -70,6 +79,7 @@ def python_of_executors(name: str) -> Callable[[], None]:
     """The interpreter that a variable names."""
 
     def choose() -> None:
+        session.end_jvm()  # the next one gives its workers PySpark, which they may not have
         os.environ["PYSPARK_PYTHON"] = os.environ[name]
 
     return choose
@@ -90,12 +100,12 @@ RESTRICTIONS: dict[str, tuple[dict[str, object], Callable[[], None] | None, tupl
         None,
         (batch, members),
     ),
-    "encrypted": (
-        {"spark.io.encryption.enabled": True, "spark.python.unix.domain.socket.enabled": False},
+    "encrypted": ({"spark.io.encryption.enabled": True}, None, (batch, members)),
+    "dynamic_allocation": (
+        {"spark.dynamicAllocation.enabled": True},
         None,
-        (batch, members),
+        (batch, members_refusal),
     ),
-    "dynamic_allocation": ({"spark.dynamicAllocation.enabled": True}, None, (members_refusal,)),
     "adaptive": (
         {
             f"{ADAPTIVE}.enabled": True,
@@ -107,6 +117,8 @@ RESTRICTIONS: dict[str, tuple[dict[str, object], Callable[[], None] | None, tupl
         (batch, members),
     ),
     "without_jetlet": ({}, python_of_executors("BARE_PYTHON"), (batch, members)),
+    "without_pyarrow": ({}, python_of_executors("EMPTY_PYTHON"), (refusal,)),
+    "another_python": ({}, python_of_executors("OTHER_PYTHON"), (refusal,)),
 }
 
 

@@ -144,6 +144,16 @@ def test_a_job_sees_what_the_session_is_set_to_by_then(engine):
         engine.session.conf.set(key, found)
 
 
+def test_a_spark_that_lets_nobody_clone_its_session_runs_plans_as_any_others():
+    class Closed:
+        """A session whose Java side has none of what is private to Spark."""
+
+        _jsparkSession = object()  # noqa: N815 - Spark's name
+
+    closed = Closed()
+    assert lean_session(closed) is closed
+
+
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_guarantees_of_streams_are_refused(engine, guarantee):
     with pytest.raises(UnsupportedFeatureError, match="processing_guarantee='none'"):
