@@ -181,6 +181,13 @@ def test_what_was_to_be_kept_and_is_lost_can_be_run_again():
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "pyarrow cannot be imported where"),
         ("Python worker failed to connect back.", "a Python worker took too long to start"),
+        (
+            (
+                "[INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED] Trigger type ProcessingTime is not "
+                "supported for this cluster type. Use a different trigger type e.g. AvailableNow."
+            ),
+            "this platform runs no stream without an end: write sources.spark_stream(...",
+        ),
     ],
 )
 def test_what_executors_lack_is_explained_in_one_line(said, explained):

@@ -67,6 +67,9 @@ class _Symptom:
     is_restartable: bool = False
 
 
+SLOW_START = r"Python worker failed to connect back"
+"""What Spark says of a Python worker that it has given up waiting for, after ten seconds."""
+
 _SYMPTOMS = (
     _Symptom(
         r"Total size of serialized results .* is bigger than .*maxResultSize \(?([^)\n]*)",
@@ -91,7 +94,7 @@ _SYMPTOMS = (
         is_restartable=True,
     ),
     _Symptom(
-        r"Python worker failed to connect back",
+        SLOW_START,
         "a Python worker took too long to start: the machine that it runs on is busy",
         is_restartable=True,
     ),
@@ -105,6 +108,11 @@ _SYMPTOMS = (
         r"(?:No module named 'pyarrow'|PyArrow >= \S+ must be installed)",
         "pyarrow cannot be imported where Spark runs Python: install it there, beside pandas, or "
         "set PYSPARK_PYTHON to an interpreter there that has it",
+    ),
+    _Symptom(
+        r"INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED|Trigger type \w+ is not supported",
+        "this platform runs no stream without an end: write sources.spark_stream(..., "
+        "available_now=True), which reads what there is when the job starts",
     ),
     _Symptom(
         r"(java\.lang\.OutOfMemoryError: [^\n]*)",

@@ -76,6 +76,24 @@ class Reading:
         self.value = value
 
 
+# --- The way to the driver ----------------------------------------------------------------------
+
+
+def test_members_that_cannot_reach_the_driver_say_what_they_need(engine, monkeypatch):
+    # It listens at one address of this machine, and is known by another one.
+    monkeypatch.setattr(
+        "jetlet.spark.members.hosted.place_of_driver", lambda spark: ("127.0.0.1", "127.0.0.2")
+    )
+    p, _ = endless("unreachable")
+    with pytest.raises(JobFailedError) as told:
+        engine.submit(p).join(PROMPT)
+    message = str(told.value)
+    assert "cannot reach the driver at tcp:127.0.0.2:" in message
+    assert "Members need a way back to it from the executors: open the firewall" in message
+    assert "over Spark Connect, run this program where they reach it" in message
+    assert "\n" not in message
+
+
 # --- Results ----------------------------------------------------------------------------------
 
 

@@ -226,7 +226,8 @@ def be_member(bootstrap: Bootstrap) -> None:
         member.run()
     except OSError as error:
         raise JetletError(
-            f"cannot reach the driver at {bootstrap.address}: {error}. Members need a way back to "
+            f"cannot reach the driver at {bootstrap.address}: "
+            f"{str(error) or 'nobody answers'}. Members need a way back to "
             f"it from the executors: open the firewall; set spark.driver.host to a name or an "
             f"address that they reach; over Spark Connect, run this program where they reach it"
         ) from error
