@@ -129,6 +129,9 @@ class TaskSnapshots:
         """Where a processor saves its state."""
         return StateSink(vertex, processor, self.chunks.append, lambda: False, dump_state)
 
+    def chain_part(self, vertex: str, index: int, processor: Processor, sink: StateSink) -> None:
+        """Changes are saved by the task, when all have ended."""
+
 
 class TaskRestore:
     """Brings the state back of the processors that are not incremental.
