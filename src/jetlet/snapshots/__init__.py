@@ -18,6 +18,7 @@ All that a snapshot passes through is here, but for the tasklet that calls the p
         |  <--------------------------------------+             |
         v                                                       v
     store       areas, attempts, exports      directory     files of one snapshot
+                                              chain         files that several have in common
     epochs      which attempts there were,    format        what is in a file, and its checksums
                 what is committed
 
@@ -25,7 +26,8 @@ All that a snapshot passes through is here, but for the tasklet that calls the p
     store  -->  fit                           wiring  -->  restore       chunks to the processors
                 does it go with the DAG?                                 that own their keys
 
-``local`` is coordinator and only member in one, for a job that runs in this process. Micro-batches
-use ``epochs``, ``format``, ``state_sink`` and ``restore``
+``local`` is coordinator and only member in one, for a job that runs in this process. Processors
+that are ``incremental`` save what has changed. Micro-batches use ``epochs``, ``format``, ``chain``,
+``state_sink`` and ``restore``
 (:mod:`jetlet.spark.micro_batch`). The drawing in ``docs/snapshots.svg`` has the same in time.
 """

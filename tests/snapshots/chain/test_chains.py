@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from jetlet.core.items import DONE, BroadcastKey
 from jetlet.core.partitioning import assign, partition_id
+from jetlet.errors import SnapshotError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.queue import BoundedQueue
 from jetlet.snapshots.chain import sweep
-from jetlet.snapshots.chain.contents import entries
+from jetlet.snapshots.chain.contents import entries, latest
 from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.driver import _longer
 from jetlet.snapshots.format import SnapshotRecord, VertexState
 from jetlet.snapshots.incremental import Incremental
 from jetlet.snapshots.member import MemberSnapshots
 from jetlet.snapshots.restore import Restore, Route
+from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import Exports, SnapshotStore, open_export
 from jetlet.snapshots.writer import SnapshotWriter
 from jetlet.storage.file_systems import locate
@@ -142,14 +144,15 @@ class Member:
 class Job:
     """Members in one process, and their snapshots in a store."""
 
-    def __init__(self, keep):
-        self.storage, self._root = locate(f"memory://{uuid.uuid4()}")
+    def __init__(self, keep, key=None):
+        self.storage, self.root = locate(f"memory://{uuid.uuid4()}")
         self._keep = keep
+        self._signer = Signer(key)
         self.members = []
         self._begin(1)
 
     def _begin(self, size):
-        self.store = SnapshotStore(self.storage, self._root, "job")
+        self.store = SnapshotStore(self.storage, self.root, "job", self._signer)
         self.attempt = self.store.begin_attempt(may_go_back=True)
         self._ids = count(self.attempt.next_id)
         self._good = list(self.attempt.good_areas[: self._keep])
@@ -205,7 +208,7 @@ class Job:
 
     def export(self, name, *, go_on=lambda: None):
         number = next(self._ids)
-        exports = Exports(self.storage, self._root)
+        exports = Exports(self.storage, self.root)
         directory = exports.prepare(name)
         active = ActiveSnapshot(number, is_export=True)
         reports = [m.save(active, directory, go_on) for m in self.members]
@@ -302,3 +305,120 @@ def test_every_snapshot_is_what_the_state_was(steps, keep):
     assert job.state() == oracle
     kept = {file.name for stored in job.store.snapshots() for file in stored.record.chain}
     assert kept <= set(job.store.area(0).chain.names())
+
+
+# --- Files of chains --------------------------------------------------------------------------
+
+
+def grown(keep=1, key=None):
+    """A job whose chain has several files, and its state."""
+    job = Job(keep, key)
+    for number in range(40):
+        job.owner(number).put("main", number, [number])
+    job.snapshot(success=True)
+    for number in range(4):
+        job.owner(number).put("main", number, [number, "again"])
+        job.snapshot(success=True)
+    return job, job.state()
+
+
+def chain_files(job):
+    path = job.store.area(0).chain.path
+    return [job.storage.join(path, name) for name in job.store.area(0).chain.names()]
+
+
+def read(storage, path):
+    with storage.open_read(path) as file:
+        return file.read()
+
+
+def write(storage, path, data):
+    storage.remove(path)
+    with storage.create(path) as file:
+        file.write(data)
+
+
+def flipped(data):
+    return data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+
+
+DAMAGE = {
+    "deleted": None,
+    "cut off": lambda data: data[:-1],
+    "flipped": flipped,
+    "emptied": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_to_any_file_of_a_chain_names_it(damage):
+    job, state = grown()
+    needed = {file.name for file in job.store.snapshots()[0].record.chain}
+    told = 0
+    for path in chain_files(job):
+        data = read(job.storage, path)
+        if damage is None:
+            job.storage.remove(path)
+        else:
+            write(job.storage, path, damage(data))
+        if path.rpartition("/")[2] in needed:
+            told += 1
+            with pytest.raises(SnapshotError, match=path):
+                job.store.begin_attempt()
+        with job.storage.create(path) as file:  # as the message says: a copy is put back
+            file.write(data)
+    assert told >= 5
+    job.restart(2)
+    assert job.state() == state
+
+
+def test_older_snapshot_has_its_own_end_of_the_chain():
+    job, _ = grown(keep=2)
+    older = contents(job.store.snapshots()[1])
+    assert older[("main", 3)] == [3]
+    newest = max(file.name for file in job.store.snapshots()[0].record.chain)
+    job.storage.remove(next(path for path in chain_files(job) if path.endswith(newest)))
+    job.restart(1)  # which may go back
+    assert job.state() == older
+
+
+def test_file_that_somebody_else_has_signed_is_refused():
+    job, _ = grown(key=b"k" * 16)
+    stored = job.store.snapshots()[0]
+    other = SnapshotStore(job.storage, job.root, "job", Signer(b"K" * 16))
+    directory = other.area(stored.area)
+    with pytest.raises(SnapshotError, match=r"\.(state|changes) is signed with another key"):
+        list(latest(stored.record, directory))
+    assert len(list(latest(stored.record, stored.directory))) > 0
+
+
+def test_only_files_that_a_snapshot_needs_are_kept():
+    job, _ = grown()
+    for number in range(100):
+        job.owner(number % 40).put("main", number % 40, [number])
+        job.snapshot(success=number % 3 != 0)
+        needed = {f.name for stored in job.store.snapshots() for f in stored.record.chain}
+        there = {path.rpartition("/")[2] for path in chain_files(job)}
+        assert needed <= there
+        # With each snapshot goes what the one before it was the last to need.
+        assert len(there - needed) <= 2 * len(job.members) * (sweep.MAX_SWEEP + 2)
+    numbers = {file.number for file in job.store.snapshots()[0].record.chain}
+    assert len(numbers) <= 4 * sweep.MAX_SWEEP
+
+
+def test_files_of_a_later_attempt_are_not_touched():
+    job, _ = grown()
+    chain = job.store.area(0).chain
+    path = job.storage.join(chain.path, "00000009-0002-member-0.changes")
+    job.storage.create(path).close()
+    job.snapshot(success=True)
+    assert path in chain_files(job)
+
+
+def test_copies_of_a_chain_are_whole():
+    job, state = grown()
+    exports = Exports(job.storage, job.root)
+    exports.copy(job.store.snapshots()[0], "copied")
+    job.store.complete(job.attempt.epoch)
+    assert chain_files(job) == []
+    assert contents(exports.find("copied")) == state
