@@ -32,6 +32,7 @@ class Chained:
         self._number = 0
         self._since = 0
         self._deferred: list[Iterator[None]] = []
+        self.made_progress = False
 
     def note_part(
         self, vertex: str, processor: int, since: int, entries: int, snapshot_id: int

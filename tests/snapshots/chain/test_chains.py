@@ -91,6 +91,7 @@ class Outbox:
     def __init__(self, sink):
         self._sink = sink
         self._deferred = []
+        self.made_progress = False
 
     def offer_batch_to_snapshot(self, batch):
         self._sink.add(batch)

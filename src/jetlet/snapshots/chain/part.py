@@ -30,6 +30,8 @@ GO_ON, RETURN = True, False
 class Outbox(Protocol):
     """The outbox of a tasklet, as far as it is needed here."""
 
+    made_progress: bool
+
     def offer_batch_to_snapshot(self, entries: list[Entry]) -> bool: ...
 
     def defer(self, steps: Iterator[None]) -> None: ...
@@ -86,11 +88,17 @@ class ChainPart:
         if self._steps is None:
             self._steps = self._saving(snapshot, outbox)
         end = perf_counter_ns() + CALL_NS
-        for may_go_on in self._steps:
-            if not may_go_on or self._sink.is_full() or perf_counter_ns() > end:
+        while not self._sink.is_full():
+            may_go_on = next(self._steps, None)
+            if may_go_on is None:
+                self._steps = None
+                return True
+            if not may_go_on:
                 return False
-        self._steps = None
-        return True
+            outbox.made_progress = True
+            if perf_counter_ns() > end:
+                return False
+        return False
 
     def finish(self, *, success: bool) -> None:
         """The outcome of the snapshot is known."""
