@@ -6,13 +6,15 @@ Each contest is run in turns in this process. Peers that are not installed are l
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # read when it is imported
 
@@ -203,6 +205,72 @@ def race_parquet(engine: EmbeddedEngine, rows: int, repeats: int) -> None:
         at_least("lambdas against columns", best["lambdas"] / best["columns"], 10)
 
 
+# --- JSON lines -------------------------------------------------------------------------------
+
+
+class Order(TypedDict):
+    """A line of the file, as far as anybody looks at it."""
+
+    user: str
+    status: str
+    price: int
+    quantity: int
+
+
+def write_lines(path: Path, size: int) -> None:
+    """About so many bytes of objects with some fields that nobody asks for."""
+    rng = np.random.default_rng(1)
+    count = 100_000
+    users, prices = rng.integers(0, 10_000, count), rng.integers(1, 10_000, count)
+    quantities, paid = rng.integers(0, 10, count), rng.integers(0, 3, count)
+    lines = "".join(
+        f'{{"id":{i},"user":"user{user}","status":"{"paid" if is_paid else "open"}",'
+        f'"price":{price},"quantity":{quantity},"note":"as soon as it can be, please",'
+        f'"tags":["a","b"]}}\n'
+        for i, (user, price, quantity, is_paid) in enumerate(
+            zip(users, prices, quantities, paid, strict=True)
+        )
+    )
+    with path.open("w") as file:
+        for _ in range(max(1, size // len(lines))):
+            file.write(lines)
+
+
+def count_lines(engine: EmbeddedEngine, path: Path, *, as_lambdas: bool) -> dict[str, int]:
+    p, out = Pipeline("json"), sinks.collect()
+    if as_lambdas:
+        lines = p.read_from(sources.text(path)).map(json.loads)
+        paid = lines.filter(lambda row: row["status"] == "paid")
+        keyed = paid.grouping_key(lambda row: row["user"])
+    else:
+        orders = p.read_from(sources.json_lines(path, schema=Order))
+        keyed = orders.filter(col("status") == "paid").grouping_key(col("user"))
+    keyed.aggregate(agg.counting()).write_to(out)
+    engine.submit(p).join()
+    return dict(out.items)
+
+
+def race_json(engine: EmbeddedEngine, size: int, repeats: int) -> None:
+    print(f"JSON lines: {size / 1e9:g} GB: parse, filter, and count of 10,000 keys")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "orders.jsonl"
+        write_lines(path, size)
+        found: dict[str, dict[str, int]] = {}
+        contest: Contest = {
+            name: partial(
+                _keep, found, name, lambda b=as_lambdas: count_lines(engine, path, as_lambdas=b)
+            )
+            for name, as_lambdas in (("columns", False), ("lambdas", True))
+        }
+        best = race(contest, repeats)
+        assert found["columns"] == found["lambdas"]
+        at_least("lambdas against columns", best["lambdas"] / best["columns"], 4)
+
+
+def _keep(found: dict[str, Any], name: str, run: Callable[[], Any]) -> None:
+    found[name] = run()
+
+
 # --- Sliding windows --------------------------------------------------------------------------
 
 
@@ -294,6 +362,7 @@ def main() -> None:
         races: dict[str, Callable[[], None]] = {
             "chain": lambda: race_chain(engine, 200_000 if quick else 5_000_000, repeats),
             "parquet": lambda: race_parquet(engine, 100_000 if quick else 10_000_000, repeats),
+            "json": lambda: race_json(engine, 10**6 if quick else 10**9, 1),
             "windows": lambda: race_windows(engine, 100_000 if quick else 2_000_000, repeats),
         }
         for name, run in races.items():

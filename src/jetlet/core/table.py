@@ -154,8 +154,7 @@ class Table(Sequence[Any]):
         """The items, or the events if they have timestamps. The list is the table's."""
         items = self._items
         if items is None:
-            columns = list(map(values_of, self.columns.columns))
-            items = self.form.items(columns, len(self))
+            items = self.form.items(self.values(), len(self))
             if self.times is not None:
                 items = list(zip(values_of(self.times), items, strict=True))
             self._items = items
@@ -183,6 +182,10 @@ class Table(Sequence[Any]):
         if self._items is not None:
             part._items = self._items[index]
         return part
+
+    def values(self) -> list[list[Any]]:
+        """The values of each column, for who makes something else than items of them."""
+        return list(map(values_of, self.columns.columns))
 
     def __repr__(self) -> str:
         return f"<Table of {len(self)} rows: {', '.join(self.columns.schema.names)}>"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jetlet.core.arguments import check_callable, check_name
 from jetlet.core.inbox import Inbox
 from jetlet.core.processor import Processor
+from jetlet.core.table import VALUE, Entry, Record, Table
 from jetlet.core.vertex import Vertex
 from jetlet.errors import (
     BadRecordError,
@@ -52,6 +53,8 @@ class FrameSink(Sink[Any]):
     one is null; a tuple goes by position, anything else is the value of the only column. An item
     that does not fit fails the job.
     """
+
+    takes_columns = True
 
     def __init__(
         self,
@@ -171,15 +174,20 @@ class FrameWriter(Processor):
         self.is_waiting = self._output.is_congested
         if self.is_waiting:
             return
-        self._buffer += inbox.take()
+        batch = inbox.take()
+        columns = self._shape.of_table(batch) if isinstance(batch, Table) else None
+        if columns is not None:
+            self._send()
+            self._output.add_frame(self._channel, columns)
+            return
+        self._buffer += batch
         if len(self._buffer) >= FRAME_ROWS:
             self._send()
 
     def complete(self) -> bool:
         if self._output.is_congested:
             return False
-        if self._buffer:
-            self._send()
+        self._send()
         return True
 
     def save_to_snapshot(self) -> bool:
@@ -187,6 +195,8 @@ class FrameWriter(Processor):
 
     def _send(self) -> None:
         items, self._buffer = self._buffer, []
+        if not items:
+            return
         try:
             rows = self._shape.array(items)
         except Exception:
@@ -212,6 +222,40 @@ class FrameRows:
         self._names = [field.name for field in self._fields]
         self._converters = [_converter(field.type) for field in self._fields]
         self._getters: dict[Any, Callable[[Any], Row]] = {}
+
+    def of_table(self, table: Table) -> pa.StructArray | None:
+        """The rows of columns that are of the types wanted; ``None`` if the items are to tell."""
+        import pyarrow as pa
+
+        form, columns = table.form, table.columns.columns
+        if table.times is not None or table.columns.num_columns != len(self._fields):
+            return None
+        if isinstance(form, Record):
+            if set(form.names) != set(self._names) or len(set(form.names)) < len(columns):
+                return None
+            columns = [columns[form.names.index(name)] for name in self._names]
+        elif isinstance(form, Entry) and any(part != VALUE for part in form.parts):
+            return None
+        arrays = []
+        for column, field in zip(columns, self._fields, strict=True):
+            if column.type != field.type:
+                # What is narrower fits as it is.
+                if pa.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                if not (
+                    column.type == field.type
+                    or (pa.types.is_integer(column.type) and field.type == pa.int64())
+                    or (pa.types.is_large_string(column.type) and field.type == pa.string())
+                ):
+                    return None
+                try:
+                    column = column.cast(field.type)
+                except pa.ArrowInvalid:
+                    return None
+            if column.null_count and not field.nullable:
+                return None
+            arrays.append(column)
+        return pa.StructArray.from_arrays(arrays, fields=self._fields)
 
     def array(self, items: Sequence[Any]) -> pa.StructArray:
         """The items; raises `BadRecordError` if one does not fit."""

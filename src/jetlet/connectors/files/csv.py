@@ -22,6 +22,7 @@ from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.connectors.files.text import TextOutput
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_callable, check_encoding, shortened
+from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.expressions.data_types import ANY, TEXT, DataType, struct_of
@@ -463,6 +464,7 @@ class CsvSink(FileSink[Any]):
     """
 
     kind, extension = "csv", ".csv"
+    takes_columns = True
 
     def __init__(
         self,
@@ -505,8 +507,8 @@ class _CsvEncoder:
     def write(self, batch: Sequence[Any]) -> None:
         head: list[Sequence[Any]] = []
         if self._shape is None:
-            self._shape, head = self._start(batch[0])
-        rows = [*head, *self._shape.rows(batch)]
+            self._shape, head = self._start(batch[:1][0])
+        rows = [*head, *(_rows_of(batch, self._shape.names) or self._shape.rows(batch))]
         try:
             text = self._format(rows)
             if "\r" in text:
@@ -547,3 +549,12 @@ class _CsvEncoder:
             )
         head = [] if names is None or self._header is False else [names]
         return RowShape(names, missing=""), [*head]
+
+
+def _rows_of(batch: Sequence[Any], names: tuple[Any, ...] | None) -> list[tuple[Any, ...]] | None:
+    """The rows of columns with these names, with no items made of them; ``None`` of others."""
+    if not isinstance(batch, Table) or not isinstance(batch.form, Record):
+        return None
+    if batch.times is not None or batch.form.names != names:
+        return None
+    return list(zip(*batch.values(), strict=True))

@@ -7,10 +7,12 @@ import datetime as dt
 import decimal
 import enum
 import json
+import math
 import pathlib
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import Any, BinaryIO, Unpack
 
 from jetlet.columns.json_lines import JsonColumns
@@ -25,6 +27,7 @@ from jetlet.connectors.files.lines import (
 )
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.core.arguments import check_functions, shortened
+from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.expressions.data_types import ANY, DataType
@@ -209,6 +212,7 @@ class JsonLinesSink(FileSink[Any]):
     """
 
     kind, extension = "json_lines", ".jsonl"
+    takes_columns = True
 
     def __init__(
         self,
@@ -233,7 +237,11 @@ class _JsonEncoder:
         self._encode_ascii = json.JSONEncoder(default=self._convert).encode
 
     def write(self, batch: Sequence[Any]) -> None:
+        columns = _text_of(batch) if isinstance(batch, Table) else None
         try:
+            if columns is not None:
+                self._file.write(columns.encode("utf-8"))
+                return
             data = self._lines(batch, self._encode)
         except UnicodeEncodeError:
             # Half of a surrogate pair is a JSON string, but only in its escaped form.
@@ -260,6 +268,42 @@ class _JsonEncoder:
         if self._default is not None:
             return self._default(value)
         return to_json(value)
+
+
+def _text_of(table: Table) -> str | None:
+    """The lines of columns, with no items made of them; ``None`` if these are to tell."""
+    form = table.form
+    if not isinstance(form, Record) or table.times is not None:
+        return None
+    encoders = [_ENCODERS.get(str(column.type)) for column in table.columns.columns]
+    if not encoders or None in encoders or len(set(form.names)) < len(form.names):
+        return None
+    texts = []
+    for encode, column, values in zip(encoders, table.columns.columns, table.values(), strict=True):
+        assert encode is not None
+        if column.null_count:
+            texts.append(["null" if value is None else encode(value) for value in values])
+        else:
+            texts.append(list(map(encode, values)))
+    names = (encode_basestring(name).replace("{", "{{").replace("}", "}}") for name in form.names)
+    line = "{{" + ", ".join(f"{name}: {{}}" for name in names) + "}}\n"
+    return "".join(map(line.format, *texts))
+
+
+def _float_text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_ENCODERS: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), str),
+    **dict.fromkeys(("uint8", "uint16", "uint32", "uint64"), str),
+    **dict.fromkeys(("float", "double"), _float_text),
+    **dict.fromkeys(("string", "large_string"), encode_basestring),
+    "bool": lambda value: "true" if value else "false",
+}
+"""How values of columns are written, by the type of the column: as the standard library does."""
 
 
 def to_json(value: Any) -> Any:
