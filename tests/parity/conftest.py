@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 from jetlet import EmbeddedEngine, Job, JobConfig, Pipeline
+from jetlet.core import DAG
+from jetlet.core.state_on_disk import DISK
+from jetlet.jobs.engine import dag_of
 
 JOIN_TIMEOUT = 90
 """Less than the test's own, so that a job that hangs fails its test and not the whole run."""
@@ -33,6 +36,8 @@ class Host:
     config: JobConfig
     runs_here: bool = True
     """Processors run in this process; else a job takes a moment to start, and tests make fewer."""
+    on_disk: bool = False
+    """Stages that can keep their state on disk do so, whatever else is in the pipeline."""
     only: frozenset[str] | None = None
     """The modules whose tests run on it, if not all do: where one more member adds something."""
 
@@ -72,6 +77,13 @@ HOSTS = [
         runs_here=False,
         only=KEYED,
     ),
+    Host(
+        "embedded-2-disk",
+        lambda: EmbeddedEngine(workers=2),
+        JobConfig(default_parallelism=2, state_memory=1, state="memory"),
+        on_disk=True,
+        only=KEYED,
+    ),
     Host("spark-local", None, JobConfig(), runs_here=False),
     Host("spark-members", None, ON_MEMBERS, runs_here=False, only=KEYED),
 ]
@@ -107,9 +119,16 @@ class EngineUnderTest:
         self.runs_here = host.runs_here
         self._engine = engine
         self._config = host.config
+        self._on_disk = host.on_disk
 
     def submit(self, pipeline: Pipeline) -> Job:
-        job: Job = self._engine.submit(pipeline, self._config)
+        what: Pipeline | DAG = pipeline
+        if self._on_disk:
+            what = dag_of(pipeline, self._config.default_parallelism or 1)
+            for vertex in what:
+                if vertex.traits.keeps_on_disk:
+                    vertex.state = DISK
+        job: Job = self._engine.submit(what, self._config)
         return job
 
     def run(self, pipeline: Pipeline) -> Job:

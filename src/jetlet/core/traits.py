@@ -67,6 +67,8 @@ class Traits:
     """True if it has to act while nothing comes. Where a batch has to come first it is refused."""
     is_stream: bool = False
     """True for a source that has no end."""
+    keeps_on_disk: bool = False
+    """True if it can keep its state on disk, where a stage or the job asks for it."""
     gpus: int = 0
     """Graphics processors that each of its processors needs."""
     side_ordinals: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.core.traits import State, Traits
 from jetlet.errors import InvalidArgumentError, InvalidDagError, UnsupportedFeatureError
 
@@ -181,6 +182,12 @@ class Vertex:
         """Outbound edges for what failed and what came late, if whoever made the vertex knows."""
         self.in_columns = False
         """It works on columns where its input is stored so; for whoever shows the plan."""
+        self.state: str | None = None
+        """``memory`` or ``disk``, if the stage says where its state is to be."""
+        self.keeps_tables = False
+        """It keeps something for each key, and cannot do so on disk."""
+        self.disk: StateOnDisk | None = None
+        """Where its state is, if that is on disk."""
         self._asked: tuple[ProcessorSupplier, Traits] | None = None
 
     @property

@@ -39,8 +39,10 @@ from jetlet.execution.tasklet_supplier import TaskletSupplier
 from jetlet.execution.tuning import CALL_TARGET_NS
 from jetlet.execution.watermark_origins import WatermarkOrigins
 from jetlet.snapshots.context import EXACTLY_ONCE, NONE
+from jetlet.snapshots.incremental import Incremental
 from jetlet.snapshots.restore import EndedTasklet
 from jetlet.snapshots.wiring import Recovery, Saving, SnapshotWiring
+from jetlet.storage.disk_store import DiskStore
 
 logger = logging.getLogger("jetlet.execution")
 
@@ -293,12 +295,22 @@ class ExecutionPlan:
             vertex.supplier.init(self._context(vertex, 0, run))
             processors = [vertex.supplier.get() for ended in has_ended if not ended]
             _check_processors(vertex, processors)
+            self._keep_on_disk(vertex, processors)
             made = iter(processors)
             return [None if ended else next(made) for ended in has_ended]
         except Exception as error:
             raise JobFailedError(
                 f"its supplier failed: {error_line(error)}", vertex=vertex.name
             ) from error
+
+    def _keep_on_disk(self, vertex: Vertex, processors: Sequence[Processor]) -> None:
+        """Give processors a store each, if they are to keep their state on disk."""
+        if vertex.disk is None:
+            return
+        sharers = sum(self.parallelism[each.name] for each in self.dag if each.disk is not None)
+        for processor in processors:
+            assert isinstance(processor, Incremental)
+            processor.keep_on_disk(DiskStore(vertex.disk, sharers))
 
     def close(self, error: BaseException | None) -> None:
         """Close the suppliers that were initialised, after all processors have been closed.

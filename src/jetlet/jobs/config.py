@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from jetlet.core.dag import DAG
+from jetlet.core.sizes import Size, to_bytes
+from jetlet.core.state_on_disk import DISK, MEMORY, StateKind, StateOnDisk
 from jetlet.core.vertex import check_saves
 from jetlet.errors import InvalidArgumentError, UnsupportedFeatureError
 from jetlet.execution.tasklet_supplier import TaskletSupplier
@@ -29,6 +31,7 @@ OF_SNAPSHOTS = (
 OF_RESTARTS = ("max_restarts", "restart_pause", "max_restart_pause")
 OF_MEMBERS = ("link_timeout", "packet_size", "ports", "tls")
 MIN_LINK_TIMEOUT = 2.0
+DEFAULT_STATE_MEMORY = "512 MiB"
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
 
@@ -107,6 +110,16 @@ class JobConfig:
     """Seconds between two markers that each source sends along with its items, to measure how long
     these take to the sinks; ``None`` sends none. They do not wait for what a window, or a call that
     is awaited, holds back."""
+    state: StateKind | None = None
+    """Where stages keep their state by key, if they do not say it: ``memory``, or ``disk``, with
+    what was used last in memory. By default in memory, unless there is a ``state_memory``."""
+    state_memory: Size | None = None
+    """How much state may be in memory on each member, in bytes or as ``"2 GiB"``; what is above it
+    goes to disk. By default 512 MiB, if ``state`` is ``disk``. It is for all stages that keep their
+    state on disk, and for nothing else."""
+    state_dir: str | None = None
+    """Directory for state on disk, on each member: that of temporary files by default. Use a fast
+    disk of the machine's own. What is there is removed at the end; snapshots are what lasts."""
     ui: bool = False
     """Whether to serve a page that shows the job at work, and print its address; the same as
     ``engine.ui()``, where port, host and more can be said."""
@@ -148,6 +161,12 @@ class JobConfig:
             )
         if self.packet_size < 1:
             raise InvalidArgumentError(f"packet_size is in bytes, not {self.packet_size}")
+        if self.state not in (None, MEMORY, DISK):
+            raise InvalidArgumentError(f"state must be {MEMORY!r} or {DISK!r}, not {self.state!r}")
+        if self.state_memory is not None:
+            to_bytes("state_memory", self.state_memory)
+        if isinstance(self.state_dir, os.PathLike):
+            object.__setattr__(self, "state_dir", os.fspath(self.state_dir))
         if self.latency_markers is not None and self.latency_markers <= 0:
             raise InvalidArgumentError(
                 f"latency_markers is in seconds and positive, not {self.latency_markers}"
@@ -174,6 +193,17 @@ class JobConfig:
     def call_target_ns(self, default: int) -> int:
         """The call budget, in nanoseconds."""
         return default if self.call_budget is None else round(self.call_budget * 1e9)
+
+    @property
+    def default_state(self) -> str:
+        """Where stages keep their state that do not say it."""
+        return self.state or (MEMORY if self.state_memory is None else DISK)
+
+    @property
+    def state_on_disk(self) -> StateOnDisk:
+        """Where state is that is on disk."""
+        memory = to_bytes("state_memory", self.state_memory or DEFAULT_STATE_MEMORY)
+        return StateOnDisk(memory, self.state_dir)
 
     @property
     def marker_period_ns(self) -> int:

@@ -20,6 +20,7 @@ from jetlet.jobs.config import MEMBERS, JobConfig
 from jetlet.jobs.engine import EngineJobs, Plannable, dag_of
 from jetlet.jobs.job import Job, JobRunner, RunOf, Terminated
 from jetlet.jobs.members.layout import Layout, LocalPlaces
+from jetlet.jobs.state_place import place_state
 from jetlet.metrics.job_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class EmbeddedEngine:
             )
         parallelism = config.default_parallelism or self.default_parallelism
         dag = dag_of(what, parallelism)
+        place_state(dag, config)
         config.check_directory(dag)
         layout = Layout(dag, parallelism, LocalPlaces(self._members))
         snapshots = self._snapshots(layout, config) if config.snapshot_dir is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.partitioning import stable_hash
+from jetlet.core.state_on_disk import DISK, MEMORY
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError, UnstableKeyError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.expressions.expression import check_results
@@ -173,6 +174,15 @@ def check_on_error(stage: str, on_error: Any) -> None:
         raise InvalidArgumentError(
             f'{stage}: on_error must be "fail", "skip" or a sink for dead letters '
             f"such as sinks.json_lines(...), not {on_error!r}"
+        )
+
+
+def check_state(method: str, state: object) -> None:
+    """Refuse a place for state that there is not."""
+    if state not in (None, MEMORY, DISK):
+        raise InvalidArgumentError(
+            f"{method}: state is {MEMORY!r} or {DISK!r}, not {state!r}: leave it out and the job's "
+            f"configuration says where it is"
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.core.durations import Duration, to_ms
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.checks import check_function, check_late, check_timestamps
+from jetlet.pipeline.checks import check_function, check_late, check_state, check_timestamps
 from jetlet.pipeline.refreshed_join import refreshed_join_transform
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform, Transform
@@ -113,6 +113,7 @@ def interval_join_transform(
         )
     check_pair_function(method, to_output)
     check_late(options["late"])
+    check_state(method, options["state"])
     return IntervalJoinTransform(
         inputs=[stage._transform, stage._transform_of(other_stage, method)],
         key_fns=(key_fn, other_key_fn),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from jetlet.core.durations import Duration, to_ms
+from jetlet.core.state_on_disk import StateKind
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
@@ -14,6 +15,7 @@ from jetlet.pipeline.checks import (
     check_count,
     check_late,
     check_operation,
+    check_state,
     check_timestamps,
     co_arguments,
 )
@@ -161,6 +163,7 @@ class StageWithKey(Generic[T, K]):
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], R | None] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -178,8 +181,11 @@ class StageWithKey(Generic[T, K]):
 
         At the end of the input all states that are left are dropped like that, at the time at which
         each would have been; on bounded input, all states.
+
+        ``state`` is ``memory`` or ``disk``: where the states are kept; by default where the job's
+        configuration says. Those that are on disk are pickled, as they are into snapshots.
         """
-        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end, state)
         return self._stateful("map", create, fn, expiry, name, local_parallelism, on_error)
 
     def filter_stateful(
@@ -192,6 +198,7 @@ class StageWithKey(Generic[T, K]):
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], T | None] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -200,7 +207,7 @@ class StageWithKey(Generic[T, K]):
 
         For the other arguments see :meth:`map_stateful`.
         """
-        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end, state)
         return self._stateful("filter", create, fn, expiry, name, local_parallelism, on_error)
 
     def flat_map_stateful(
@@ -213,6 +220,7 @@ class StageWithKey(Generic[T, K]):
         ttl: Duration | None = None,
         on_evict: Callable[[S, K, int], Iterable[R]] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -222,7 +230,7 @@ class StageWithKey(Generic[T, K]):
         For the other arguments see :meth:`map_stateful`; here ``on_evict`` and ``on_end`` return an
         iterable.
         """
-        expiry = Expiry(ttl, on_evict, late, drop_when, on_end)
+        expiry = Expiry(ttl, on_evict, late, drop_when, on_end, state)
         return self._stateful("flat_map", create, fn, expiry, name, local_parallelism, on_error)
 
     def _stateful(
@@ -298,6 +306,7 @@ class StageWithKey(Generic[T, K]):
         n: int,
         max_wait: Duration | None = None,
         *,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> Stage[tuple[K, list[T]]]:
@@ -305,8 +314,9 @@ class StageWithKey(Generic[T, K]):
 
         A batch that is not full is emitted at the end of the input, and with ``max_wait`` so long
         after its first item has come, by the clock. Nothing is late here: a batch has the time of
-        the item that makes it full, or of the latest one.
+        the item that makes it full, or of the latest one. For ``state`` see :meth:`map_stateful`.
         """
+        check_state("batch_by_key", state)
         check_count("batch_by_key", "n", n)
         if max_wait is not None:
             max_wait = to_ms("batch_by_key: max_wait", max_wait, minimum=1)
@@ -317,6 +327,7 @@ class StageWithKey(Generic[T, K]):
                 create=lambda: batches,
                 key_fn=self._key_fn,
                 takes_late=True,
+                state=state,
                 local_parallelism=local_parallelism,
             )
         )
@@ -327,6 +338,7 @@ class StageWithKey(Generic[T, K]):
         process: type[KeyedProcess[S, T, R]] | KeyedProcess[S, T, R],
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -340,6 +352,7 @@ class StageWithKey(Generic[T, K]):
         on_timer: Callable[[ProcessContext[Any], S, Timer], None] | None = None,
         on_end: Callable[[ProcessContext[Any], S], None] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -352,6 +365,7 @@ class StageWithKey(Generic[T, K]):
         on_timer: Callable[[ProcessContext[Any], None, Timer], None] | None = None,
         on_end: Callable[[ProcessContext[Any], None], None] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -364,6 +378,7 @@ class StageWithKey(Generic[T, K]):
         on_timer: Callable[..., None] | None = None,
         on_end: Callable[..., None] | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -375,10 +390,11 @@ class StageWithKey(Generic[T, K]):
         in the place of the methods.
 
         An item that comes behind the watermark is late: it is counted and goes to the sink
-        ``late``.
+        ``late``. For ``state`` see :meth:`map_stateful`.
         """
         made = keyed_process(process, create, on_timer, on_end)
         check_late(late)
+        check_state("process", state)
         if late is not None:
             check_timestamps(self._stage, "a sink for late items")
         return self._stage._add(
@@ -387,6 +403,7 @@ class StageWithKey(Generic[T, K]):
                 create=made,
                 key_fn=self._key_fn,
                 late=late,
+                state=state,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )
@@ -398,6 +415,7 @@ class StageWithKey(Generic[T, K]):
         *,
         ttl: Duration | None = None,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -405,7 +423,8 @@ class StageWithKey(Generic[T, K]):
         """After each item, ``(key, aggregate of the key's items so far)``.
 
         With a time-to-live the aggregate of a key begins anew when event time has moved on by more
-        than ``ttl`` since its last item. For ``late`` see :meth:`map_stateful`.
+        than ``ttl`` since its last item. For ``late`` and
+        ``state`` see :meth:`map_stateful`.
         """
         return self._stage._add(
             rolling_transform(
@@ -414,7 +433,7 @@ class StageWithKey(Generic[T, K]):
                 name=name,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
-                **Expiry(ttl, None, late).options("rolling_aggregate", self._stage),
+                **Expiry(ttl, None, late, state=state).options("rolling_aggregate", self._stage),
             )
         )
 
@@ -427,6 +446,7 @@ class StageWithKey(Generic[T, K]):
         to_output: None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -440,6 +460,7 @@ class StageWithKey(Generic[T, K]):
         to_output: Callable[[T, U], R],
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -452,6 +473,7 @@ class StageWithKey(Generic[T, K]):
         to_output: Callable[[Any, Any], Any] | None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -464,7 +486,8 @@ class StageWithKey(Generic[T, K]):
         times.
 
         An item is kept until no partner can come any more. One that comes behind the watermark is
-        late: it is counted and goes to the sink ``late``. On bounded input nothing is late.
+        late: it is counted and goes to the sink ``late``. On bounded input nothing is late. For
+        ``state`` see :meth:`map_stateful`.
         """
         return self._stage._add(
             interval_join_transform(
@@ -474,6 +497,7 @@ class StageWithKey(Generic[T, K]):
                 upper,
                 to_output,
                 late=late,
+                state=state,
                 name=name or "interval-join",
                 local_parallelism=local_parallelism,
                 on_error=on_error,
@@ -483,15 +507,18 @@ class StageWithKey(Generic[T, K]):
     def distinct(
         self,
         *,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[T]:
-        """One item of each key."""
+        """One item of each key. For ``state`` see :meth:`map_stateful`."""
+        check_state("distinct", state)
         return self._stage._add(
             DistinctTransform(
                 name=name or "distinct",
                 key_fn=self._key_fn,
+                state=state,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

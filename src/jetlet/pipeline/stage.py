@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import Processor
+from jetlet.core.state_on_disk import StateKind
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
@@ -287,13 +288,16 @@ class Stage(BasicStage[T]):
     def distinct(
         self,
         *,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[T]:
-        """One of each group of equal items."""
+        """One of each group of equal items. ``state`` is ``memory`` or ``disk``: where they are
+        remembered; by default where the job's configuration says.
+        """
         return self.grouping_key(whole_item).distinct(
-            name=name, local_parallelism=local_parallelism, on_error=on_error
+            state=state, name=name, local_parallelism=local_parallelism, on_error=on_error
         )
 
     def sort(

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jetlet.core.durations import Duration, to_ms
+from jetlet.core.state_on_disk import StateKind
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import (
     check_function,
     check_late,
     check_operation,
     check_single,
+    check_state,
     check_timestamps,
 )
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
@@ -24,17 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When the state of a key is dropped, and what is done then, as it was written."""
+    """What becomes of the state of a key, and where it is until then, as it was written."""
 
     ttl: Duration | None = None
     on_evict: Callable[..., Any] | None = None
     late: Sink[Any] | ClientSink[Any] | None = None
     drop_when: Callable[[Any], object] | None = None
     on_end: Callable[..., Any] | None = None
+    state: StateKind | None = None
 
     def options(self, method: str, stage: Stage[Any]) -> dict[str, Any]:
         """The fields of the transform of a stage behind ``stage``."""
-        options: dict[str, Any] = {}
+        check_state(method, self.state)
+        options: dict[str, Any] = {"state": self.state}
         if self.drop_when is not None:
             example = "..., drop_when=lambda state: ..."
             check_function(method, self.drop_when, "a function of the state as drop_when", example)

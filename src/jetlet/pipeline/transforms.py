@@ -18,6 +18,7 @@ from jetlet.columns.accumulators import can_accumulate
 from jetlet.columns.arrow import is_for_columns
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
+from jetlet.core.state_on_disk import StateKind
 from jetlet.core.vertex import ProcessorSupplier, Vertex
 from jetlet.errors import MissingTimestampsError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
@@ -63,6 +64,8 @@ class Transform:
     on_error: OnError = "fail"
     late: AnySink | None = None
     """Where items go that come too late; they are dropped and counted if it is ``None``."""
+    state: StateKind | None = None
+    """Where its state by key is kept; ``None`` leaves that to the job."""
 
     is_end: ClassVar[bool] = False
     """True for a transform that nothing follows."""
@@ -93,6 +96,11 @@ class Transform:
     def item_type(self) -> DataType:
         """What is known of the type of its items."""
         return ANY
+
+    @property
+    def keeps_tables(self) -> bool:
+        """True if it keeps something for each key in memory, or might."""
+        return False
 
     @property
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
@@ -600,6 +608,8 @@ class HashJoinTransform(Transform):
     are_inner: Sequence[bool]
     """Of each of the other inputs: whether items without a match there are dropped."""
 
+    keeps_tables = True
+
     bounded_hint = "the stages it is joined with are kept in memory, so they must be bounded"
 
     @cached_property
@@ -765,6 +775,10 @@ class AggregateTransform(AggregatingTransform):
 
     has_timestamps = False
 
+    @property
+    def keeps_tables(self) -> bool:
+        return self.key_fns is not None
+
     def takes_columns(self, ordinal: int) -> bool:
         return can_accumulate(self.operation.shape) and (
             self.key_fns is None or is_for_columns(self.key_fns[ordinal])
@@ -813,6 +827,8 @@ class CustomTransform(Transform):
     """A processor of the user's own."""
 
     supplier: Callable[[], Processor] | ProcessorSupplier
+
+    keeps_tables = True
 
     @cached_property
     def handles_times(self) -> bool:

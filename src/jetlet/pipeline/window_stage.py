@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from jetlet.core.state_on_disk import StateKind
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregates.adapters import co_aggregate
 from jetlet.pipeline.aggregates.collections import to_list
@@ -14,6 +15,7 @@ from jetlet.pipeline.checks import (
     check_key_function,
     check_late,
     check_operation,
+    check_state,
     check_timestamps,
     co_arguments,
 )
@@ -40,7 +42,8 @@ class WindowStage(Generic[T, K]):
 
     Every method takes ``late``, a sink for the items that come too late for their window; without
     one they are dropped and counted as ``late_events`` in the job's metrics. On bounded input
-    nothing is late.
+    nothing is late. And every method takes ``state``, which is ``memory`` or ``disk``: where the
+    windows are kept; by default where the job's configuration says.
     """
 
     __slots__ = ("_key_fn", "_stage", "_window")
@@ -83,18 +86,20 @@ class WindowStage(Generic[T, K]):
         operation: AggregateOperation[T, Any, R],
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, R]]:
         """One :class:`~jetlet.WindowResult` for each window, and key, that has any items."""
         check_operation("aggregate", operation, 1)
-        return self._aggregate((), operation, late, name, local_parallelism, on_error)
+        return self._aggregate((), operation, late, state, name, local_parallelism, on_error)
 
     def aggregate2(
         self,
         *arguments: Any,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -104,37 +109,40 @@ class WindowStage(Generic[T, K]):
         this one has one.
         """
         others, operation = co_arguments("aggregate2", arguments, 2)
-        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
+        return self._aggregate(others, operation, late, state, name, local_parallelism, on_error)
 
     def aggregate3(
         self,
         *arguments: Any,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, Any]]:
         """Like :meth:`aggregate2` with two more stages."""
         others, operation = co_arguments("aggregate3", arguments, 3)
-        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
+        return self._aggregate(others, operation, late, state, name, local_parallelism, on_error)
 
     def co_aggregate(
         self,
         *others: Any,
         operation: AggregateOperation[Any, Any, R],
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[WindowResult[K, R]]:
         """The items of any number of stages in one window."""
         check_operation("co_aggregate", operation, len(others) + 1)
-        return self._aggregate(others, operation, late, name, local_parallelism, on_error)
+        return self._aggregate(others, operation, late, state, name, local_parallelism, on_error)
 
     def distinct(
         self,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> Stage[WindowResult[K, T]]:
@@ -144,10 +152,10 @@ class WindowStage(Generic[T, K]):
         """
         name = name or "window-and-distinct"
         if self._key_fn is not None:
-            return self._aggregate((), pick_any(), late, name, local_parallelism)
+            return self._aggregate((), pick_any(), late, state, name, local_parallelism)
         # Who is equal to whom is found out by key; to the user the items have none.
         items = WindowStage(self._stage, self._window, whole_item)
-        stage = items._aggregate((), pick_any(), late, name, local_parallelism)
+        stage = items._aggregate((), pick_any(), late, state, name, local_parallelism)
         return stage.map(_without_key, name=f"{name}-items", local_parallelism=local_parallelism)
 
     @overload
@@ -157,6 +165,7 @@ class WindowStage(Generic[T, K]):
         to_output: None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -168,6 +177,7 @@ class WindowStage(Generic[T, K]):
         to_output: Callable[[T, U], R],
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -178,6 +188,7 @@ class WindowStage(Generic[T, K]):
         to_output: Callable[[Any, Any], Any] | None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -189,7 +200,15 @@ class WindowStage(Generic[T, K]):
         ``a.grouping_key(f).window(w).inner_join(b.grouping_key(g))``.
         """
         return self._join(
-            "inner_join", other, to_output, late, name, local_parallelism, on_error, is_inner=True
+            "inner_join",
+            other,
+            to_output,
+            late,
+            state,
+            name,
+            local_parallelism,
+            on_error,
+            is_inner=True,
         )
 
     @overload
@@ -199,6 +218,7 @@ class WindowStage(Generic[T, K]):
         to_output: None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -210,6 +230,7 @@ class WindowStage(Generic[T, K]):
         to_output: Callable[[T, U | None], R],
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
@@ -220,13 +241,22 @@ class WindowStage(Generic[T, K]):
         to_output: Callable[[Any, Any], Any] | None = None,
         *,
         late: LateSink | None = None,
+        state: StateKind | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
         on_error: OnError = "fail",
     ) -> Stage[Any]:
         """Like :meth:`inner_join`, but an item without a partner comes too, with ``None``."""
         return self._join(
-            "left_join", other, to_output, late, name, local_parallelism, on_error, is_inner=False
+            "left_join",
+            other,
+            to_output,
+            late,
+            state,
+            name,
+            local_parallelism,
+            on_error,
+            is_inner=False,
         )
 
     def _join(
@@ -235,6 +265,7 @@ class WindowStage(Generic[T, K]):
         other: Any,
         to_output: Callable[[Any, Any], Any] | None,
         late: LateSink | None,
+        state: StateKind | None,
         name: str | None,
         local_parallelism: int | None,
         on_error: OnError,
@@ -250,7 +281,7 @@ class WindowStage(Generic[T, K]):
         check_pair_function(method, to_output)
         name = name or f"window-and-{method.replace('_', '-')}"
         both = co_aggregate(to_list(), to_list())
-        stage = self._aggregate((other,), both, late, name, local_parallelism)
+        stage = self._aggregate((other,), both, late, state, name, local_parallelism)
         return stage._add(
             PairsTransform(
                 name=f"{name}-pairs",
@@ -266,12 +297,14 @@ class WindowStage(Generic[T, K]):
         others: Sequence[Any],
         operation: AggregateOperation[Any, Any, Any],
         late: LateSink | None,
+        state: StateKind | None,
         name: str | None,
         local_parallelism: int | None,
         on_error: OnError = "fail",
     ) -> Stage[Any]:
         self._check_combine(operation)
         check_late(late)
+        check_state("a window", state)
         stages, key_fns = [self._stage], [self._key_fn]
         for other in others:
             stage, key_fn = self._other(other)
@@ -286,6 +319,7 @@ class WindowStage(Generic[T, K]):
                 operation=operation,
                 key_fns=[fn for fn in key_fns if fn is not None] or None,
                 late=late,
+                state=state,
                 local_parallelism=local_parallelism,
                 on_error=on_error,
             )

@@ -62,6 +62,8 @@ class DagBuilder:
         # Of two stages the second one gets what the first has made of the columns.
         is_second = node.transform.has_two_stages and not suffix
         vertex.in_columns = node.in_columns and (node.gives_columns or not is_second)
+        vertex.state = node.transform.state
+        vertex.keeps_tables = node.transform.keeps_tables
         return self.dag.vertex(vertex)
 
     def connect(self, node: Node, ordinal: int, dest: Vertex, dest_ordinal: int = 0) -> Edge:

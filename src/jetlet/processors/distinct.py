@@ -9,10 +9,12 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.incremental import IncrementalProcessor, KeyTable
+from jetlet.processors.incremental import IncrementalProcessor, KeyTable, TableKeys
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
+from jetlet.processors.state_saver import StateSaver
 from jetlet.snapshots.incremental import MAIN, Tables
+from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["DistinctProcessor"]
 
@@ -36,7 +38,12 @@ class DistinctProcessor(IncrementalProcessor):
         super().__init__(data_ordinals)
         self._key_fn = None if key_fn is whole_item else plain_function(key_fn)
         self._policy = policy or ErrorPolicy("distinct")
-        self._seen: set[Any] = set()
+        self._seen: set[Any] | TableKeys = set()
+        self._saver = StateSaver()
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._seen = TableKeys(store.table())
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         if not self._policy.fails:
@@ -94,6 +101,8 @@ class DistinctProcessor(IncrementalProcessor):
         return True
 
     def save_to_snapshot(self) -> bool:
+        if isinstance(self._seen, TableKeys):
+            return self._saver.save_table(self.outbox, self._seen.table)
         if self.touched is None:
             # Keys never change, so they can be saved while others are added to a copy.
             self.outbox.save_later((key, True) for key in list(self._seen))
@@ -107,4 +116,5 @@ class DistinctProcessor(IncrementalProcessor):
 
     @property
     def tables(self) -> Tables:
-        return {MAIN: KeyTable(self._seen)}
+        seen = self._seen
+        return {MAIN: seen.table if isinstance(seen, TableKeys) else KeyTable(seen)}

@@ -10,21 +10,30 @@ from jetlet.core.traits import Repeats, State, Traits
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.state_saver import StateSaver
 from jetlet.snapshots.incremental import Incremental
+from jetlet.storage.disk_table import DiskTable
 
-__all__ = ["IncrementalProcessor", "KeyTable"]
+__all__ = ["IncrementalProcessor", "KeyTable", "TableKeys", "keys_to_remove"]
 
 
 class IncrementalProcessor(BatchProcessor, Incremental):
     """Saves the tables as a whole, unless it is asked for its changes."""
 
     traits = Traits(
-        state=State.SAVED, repeats=Repeats.IN_ORDER, emits_at_end=False, needs_index=False
+        state=State.SAVED,
+        repeats=Repeats.IN_ORDER,
+        emits_at_end=False,
+        needs_index=False,
+        keeps_on_disk=True,
     )
     _saver: StateSaver
 
     def track_changes(self) -> None:
         super().track_changes()
         self._saver = _NothingToSave()
+
+    def close(self) -> None:
+        if self.store is not None and not self.has_left:
+            self.store.close()
 
 
 class KeyTable(MutableMapping[Any, bool]):
@@ -54,6 +63,35 @@ class KeyTable(MutableMapping[Any, bool]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+class TableKeys:
+    """The keys of a table, as a set."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: MutableMapping[Any, Any]) -> None:
+        self.table = table
+
+    def add(self, key: Any) -> None:
+        self.table[key] = True
+
+    def update(self, keys: Iterable[Any]) -> None:
+        self.table.update(dict.fromkeys(keys, True))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.table
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def keys_to_remove(table: Mapping[Any, Any]) -> Iterable[Any]:
+    """The keys that a table has now, which may be removed one by one."""
+    return table if isinstance(table, DiskTable) else list(table)
 
 
 class _NothingToSave(StateSaver):

@@ -14,7 +14,8 @@ from jetlet.processors.incremental import IncrementalProcessor
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
-from jetlet.snapshots.incremental import MAIN, Tables
+from jetlet.snapshots.incremental import MAIN, Table, Tables
+from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["RollingAggregateProcessor"]
 
@@ -45,7 +46,7 @@ class RollingAggregateProcessor(IncrementalProcessor):
         self._operation = operation
         self._key_fn = key_fn
         self._policy = policy or ErrorPolicy("rolling-aggregate")
-        self._table: dict[Any, Any] = {}
+        self._table: Table = {}
         """Accumulators by key; without keys there is one, of :data:`GLOBAL_KEY`."""
         self._roll = self._loop()
         self._saver = StateSaver()
@@ -57,6 +58,10 @@ class RollingAggregateProcessor(IncrementalProcessor):
         return _keyed_loop(
             self._operation, self._key_fn, takes_events=takes_events, touched=touched
         )
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._table = store.table()
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         policy = self._policy
@@ -107,7 +112,7 @@ class RollingAggregateProcessor(IncrementalProcessor):
         self._roll = self._loop(self.touched[MAIN])
 
 
-Loop = Callable[[dict[Any, Any], Iterable[Any]], list[Any]]
+Loop = Callable[[Table, Iterable[Any]], list[Any]]
 """Table and items in, results out. It takes an item just before it deals with it."""
 
 

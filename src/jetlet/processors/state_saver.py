@@ -9,6 +9,7 @@ from typing import Any
 
 from jetlet.core.items import BroadcastKey
 from jetlet.core.outbox import Outbox
+from jetlet.storage.disk_table import DiskTable
 
 __all__ = ["GLOBAL_KEY", "SavedTime", "StateSaver", "is_plain"]
 
@@ -57,8 +58,11 @@ class StateSaver:
         """The same for all of a table, which may change as soon as this has returned ``True``.
 
         If it is large, and its values are of types that cannot be changed, a copy of it is saved
-        while the processor goes on.
+        while the processor goes on; and so is what is on disk.
         """
+        if isinstance(table, DiskTable) and table.is_on_disk:
+            outbox.save_later(table.frozen())
+            return True
         if self._entries is None and len(table) > BATCH and is_plain(table.values()):
             outbox.save_later(dict(table).items())
             return True

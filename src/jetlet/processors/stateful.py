@@ -14,11 +14,12 @@ from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
-from jetlet.processors.incremental import IncrementalProcessor
+from jetlet.processors.incremental import IncrementalProcessor, keys_to_remove
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
-from jetlet.snapshots.incremental import MAIN, Tables
+from jetlet.snapshots.incremental import MAIN, Table, Tables
+from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "LastWords", "StatefulProcessor", "then_drop"]
 
@@ -84,7 +85,8 @@ class StatefulProcessor(IncrementalProcessor):
         self._has_ended = False
         self._policy = policy or ErrorPolicy(f"{kind.replace('_', '-')}-stateful")
         # The subscript makes what is missing, in C. Without keys there is one state, of GLOBAL_KEY.
-        self._states: defaultdict[Any, Any] = defaultdict(create_fn)
+        self._states: Table = defaultdict(create_fn)
+        self._create_fn = create_fn
         self.schema_version = getattr(create_fn, "schema_version", 1)
         self._upgrade: Callable[[int, Any], Any] | None = getattr(create_fn, "upgrade", None)
         self._apply = self._loop()
@@ -97,6 +99,10 @@ class StatefulProcessor(IncrementalProcessor):
         takes_events = self._policy.takes_events
         return make(self._kind, self._fn, self._key_fn, takes_events=takes_events, touched=touched)
 
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._states = store.table(self._create_fn)
+
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         apply = self._results if self._policy.fails else self._results_or_reject
         if self._kind == FLAT_MAP:
@@ -107,6 +113,7 @@ class StatefulProcessor(IncrementalProcessor):
     def close(self) -> None:
         self._expansion.close()
         self._last_words.close()
+        super().close()
 
     def _results(self, items: Iterator[Any]) -> list[Any]:
         try:
@@ -141,7 +148,7 @@ class StatefulProcessor(IncrementalProcessor):
 
     def _end(self, on_end: Callable[..., Any]) -> Output:
         """What comes of the states that are left, which are dropped."""
-        for number, key in enumerate(list(self._states), 1):
+        for number, key in enumerate(keys_to_remove(self._states), 1):
             state = self._states.pop(key)
             if self.touched is not None:
                 self.touched[MAIN][key] = None
@@ -202,7 +209,7 @@ class LastWords:
 
 
 def then_drop(
-    results: Iterable[Any], states: dict[Any, Any], key: Any, is_over: Callable[[], object]
+    results: Iterable[Any], states: Table, key: Any, is_over: Callable[[], object]
 ) -> Iterator[Any]:
     """The results of an item, and when all have been taken, what becomes of its state."""
     yield from results
@@ -210,7 +217,7 @@ def then_drop(
         del states[key]
 
 
-Loop = Callable[[defaultdict[Any, Any], Iterable[Any], Callable[..., Iterable[Any]]], list[Any]]
+Loop = Callable[[Table, Iterable[Any], Callable[..., Iterable[Any]]], list[Any]]
 """States and items in, results out. It takes an item just before it deals with it, and what the
 item expands into by the function of an :class:`~jetlet.processors.expansion.Expansion`."""
 

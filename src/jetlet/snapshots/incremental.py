@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
 from jetlet.core.processor import Processor
+from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["MAIN", "Incremental", "Table", "TableChange", "Tables", "Touched", "update_table"]
 
@@ -94,6 +95,10 @@ class Incremental(Processor):
 
     keeps_derived: bool = True
     """True if what is derived from other tables is a table, too. Snapshots do without."""
+    store: DiskStore | None = None
+    """What its tables are in, if not in memory."""
+    has_left: bool = False
+    """True if another processor goes on with its state."""
 
     # --- For subclasses ---------------------------------------------------------------------
 
@@ -122,6 +127,10 @@ class Incremental(Processor):
 
     def apply_time(self, time: int) -> None:
         """Go on from this time."""
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        """Have the tables in this store; called before all else, by whoever makes processors."""
+        self.store = store
 
     def track_changes(self) -> None:
         """From now on remember which keys are touched."""
@@ -156,11 +165,12 @@ class Incremental(Processor):
 
     def leave(self) -> tuple[Any, ...]:
         """The state itself, for a processor that comes after this one."""
-        return tuple(getattr(self, name) for name in self.live)
+        self.has_left = True
+        return tuple(getattr(self, name) for name in ("store", *self.live))
 
     def adopt(self, left: tuple[Any, ...]) -> None:
         """Go on with the state that a processor of the same vertex has left."""
-        for name, value in zip(self.live, left, strict=True):
+        for name, value in zip(("store", *self.live), left, strict=True):
             setattr(self, name, value)
 
     def entry_count(self) -> int:

@@ -21,6 +21,7 @@ from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, CALL_TARGET_NS, Tuning
 from jetlet.jobs.config import OF_MEMBERS, OF_RESTARTS, OF_SNAPSHOTS, JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
+from jetlet.jobs.state_place import place_state
 from jetlet.snapshots.context import NONE
 from jetlet.spark.batch.job_progress import task_accumulator
 from jetlet.spark.frame_sink import frame_sink
@@ -141,6 +142,7 @@ class SparkEngine:
         config = config or JobConfig()
         self._check_open()
         dag = dag_of(what, SPARK_PARALLELISM)
+        place_state(dag, config)
         kind = mode_of(dag, config).kind
         check_gpus(dag, self.session)
         if kind == MEMBERS:

@@ -19,6 +19,7 @@ from jetlet.testing.verification import (
     Mode,
     Verification,
     columnar_modes,
+    disk_modes,
     incremental_modes,
     modes,
 )
@@ -127,26 +128,28 @@ def verify_processor(
         context if context is not None else ProcessorContext(vertex_name="verified"),
         timeout,
     )
-    is_incremental = False
     for mode in modes(snapshots=snapshots):
-        is_incremental = _verify(case, mode)
+        verified = _verify(case, mode)
     if columns:
         for mode in columnar_modes(feed, snapshots=snapshots):
             _verify(case, mode)
-    if is_incremental and snapshots:
+    if verified.is_incremental and snapshots:
         for mode in incremental_modes():
+            _verify(case, mode)
+    if verified.keeps_on_disk and snapshots:
+        for mode in disk_modes():
             _verify(case, mode)
 
 
-def _verify(case: Case, mode: Mode) -> bool:
-    """One run; true if the processor can tell what has changed."""
+def _verify(case: Case, mode: Mode) -> Verification:
+    """One run."""
     verification = Verification(case, mode)
     try:
         verification.run()
     except BaseException as error:
         error.add_note(f"verify_processor: {mode}")
         raise
-    return verification.is_incremental
+    return verification
 
 
 def _check_watermarks(items: Sequence[Any]) -> None:

@@ -21,12 +21,14 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import DONE, IDLE, BroadcastKey, SpecialItem, Watermark
 from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import Processor, ProcessorContext
+from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.core.table import Table
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.snapshots.context import EXACTLY_ONCE
 from jetlet.snapshots.incremental import Incremental
+from jetlet.storage.disk_store import DiskStore
 from jetlet.testing.chained import Chained
 from jetlet.testing.handover import Handover
 from jetlet.testing.outbox import CheckedOutbox, shorten
@@ -62,10 +64,15 @@ class Mode:
     as_table: Callable[[Sequence[Any]], Table | None] | None = None
     """Stores a batch as columns, if that can be done with it."""
 
+    on_disk_every: int = 0
+    """State is on disk in each so manieth processor that takes over; never if it is 0."""
+
     def __str__(self) -> str:
         text = f"inbox of {self.inbox}, {'tight' if self.is_tight else 'roomy'} outbox"
         if self.as_table is not None:
             text += ", batches in columns"
+        if self.on_disk_every:
+            text += ", state on disk" if self.on_disk_every == 1 else ", state on disk now and then"
         if not self.snapshots:
             return f"{text}, no snapshots"
         if self.memories is not None:
@@ -111,6 +118,18 @@ def incremental_modes() -> Iterator[Mode]:
         yield Mode(2, is_tight, snapshots=True, restore_every=2, chained=True)
 
 
+def disk_modes() -> Iterator[Mode]:
+    """The conditions of those for a processor that can keep its state on disk."""
+    if find_spec("rocksdict") is None:
+        return
+    for is_tight in (False, True):
+        yield Mode(1024, is_tight, on_disk_every=1)
+    yield Mode(1, False, snapshots=True, restore_every=0, on_disk_every=1)
+    yield Mode(1, True, snapshots=True, restore_every=1, on_disk_every=2)
+    yield Mode(1, False, snapshots=True, restore_every=1, memories=2, on_disk_every=1)
+    yield Mode(2, False, snapshots=True, restore_every=2, chained=True, on_disk_every=2)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What is verified, the same in all modes."""
@@ -126,6 +145,10 @@ class Case:
     endless: bool
     context: ProcessorContext
     timeout: float
+
+
+LITTLE: Final = StateOnDisk(memory=1)
+"""Room for as few entries as there can be."""
 
 
 class Verification:
@@ -148,8 +171,11 @@ class Verification:
         self._completed: list[int] = []
         """Ordinals of the inbound edges that have ended."""
         self._snapshots_taken = 0
+        self._processors = 0
         self.is_incremental = False
         """True if the processor can tell what has changed."""
+        self.keeps_on_disk = False
+        """True if it can keep its state on disk."""
         self._handover = None if mode.memories is None else Handover(mode.memories)
         self._chained: Chained | None = None
         self._shuffle = random.Random(271).shuffle
@@ -190,6 +216,11 @@ class Verification:
         self._processor = self._previous = processor
         self._name = type(processor).__name__
         self.is_incremental = isinstance(processor, Incremental)
+        self.keeps_on_disk = processor.traits.keeps_on_disk
+        self._processors += 1
+        if self._mode.on_disk_every and self._processors % self._mode.on_disk_every == 0:
+            assert isinstance(processor, Incremental)
+            processor.keep_on_disk(DiskStore(LITTLE))
         if self._handover is not None:
             assert isinstance(processor, Incremental)
             self._handover.begin(processor)

@@ -30,6 +30,7 @@ from jetlet.errors import (
     SnapshotError,
     UnsupportedFeatureError,
 )
+from jetlet.jobs.engine import dag_of
 from jetlet.tasks import stores
 from jetlet.testing import END, scripted_stream
 
@@ -183,12 +184,20 @@ def expected():
     return kinds.results
 
 
+@pytest.mark.parametrize("place", ["memory", "disk"])
 def test_results_are_those_of_the_embedded_engine_although_the_stream_is_cut(
-    engine, inbox, expected
+    engine, inbox, expected, place, tmp_path
 ):
     # One batch has a single event, and what the others have differs tenfold.
     kinds = AllKinds(inbox.put_in_files(make_events(), 7, 8, 31, 77).source())
-    engine.submit(kinds.pipeline).join()
+    dag = dag_of(kinds.pipeline, 2)
+    for vertex in dag:
+        if vertex.traits.keeps_on_disk:
+            vertex.state = place
+    disk = tmp_path / "disk"
+    config = JobConfig(state="memory", state_memory=1, state_dir=disk)
+    engine.submit(dag, config).join()
+    assert disk.exists() is (place == "disk")
     assert kinds.results == expected
 
 

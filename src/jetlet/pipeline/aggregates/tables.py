@@ -16,19 +16,19 @@ byte codes for most operations, so these loops, like the one that accumulates, h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from jetlet.pipeline.aggregates.loop import MISSING, GeneratedCode
 
 __all__ = ["TableCombiner", "TableDeductor", "combine_loop", "deduct_loop"]
 
-Table = dict[Any, Any]
+Table = MutableMapping[Any, Any]
 Entries = Iterable[tuple[Any, Any]]
 
 TableCombiner = Callable[[Table, Entries], None]
 """Adds entries to a table of accumulators: called as ``combine(table, entries)``."""
-TableDeductor = Callable[[Table, Entries, dict[Any, Any], Any], None]
+TableDeductor = Callable[[Table, Entries, Table, Any], None]
 """Called as ``deduct(table, entries, last, end)``. A key that has no items left is removed.
 
 Where the operation does not know how many items an accumulator has seen, ``last`` tells: it has,

@@ -30,7 +30,9 @@ from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, DropWhen, LastWords, then_drop
 from jetlet.processors.time.event_state import EventStateProcessor
-from jetlet.snapshots.incremental import MAIN, TableChange, Tables
+from jetlet.snapshots.incremental import MAIN, Table, TableChange, Tables
+from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.far_deadlines import FarDeadlines
 
 __all__ = ["ExpiringStateProcessor", "expiring_rolling", "expiring_stateful"]
 
@@ -65,7 +67,7 @@ class ExpiringStateProcessor(EventStateProcessor):
     and leaves over the edge ``late_ordinal`` if there is one.
     """
 
-    live = ("_entries", "_deadlines", "_numbers", "_time")
+    live = ("_entries", "_deadlines", "_far", "_numbers", "_time")
 
     def __init__(
         self,
@@ -98,11 +100,13 @@ class ExpiringStateProcessor(EventStateProcessor):
         self._apply = self._loop()
         self._expansion = Expansion(self, self._policy)
         self._last_words = LastWords(self, kind, self._key_policy)
-        self._entries: dict[Any, Entry] = {}
+        self._entries: Table = {}
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (time, number, key), one for each key: it is looked at when the watermark is
         past that time, and comes later if there have been events since. There may be others, of
         keys that are gone."""
+        self._far: FarDeadlines | None = None
+        """With state on disk: the deadlines that are far away."""
         self._numbers = count()
         self._checks_keys = False
         self._was_other = False
@@ -116,6 +120,11 @@ class ExpiringStateProcessor(EventStateProcessor):
         # With several processors the edge before has done it for each item.
         self._checks_keys = context.local_parallelism == 1
 
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._entries = store.table()
+        self._far = store.deadlines()
+
     # --- Taking events ----------------------------------------------------------------------
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
@@ -127,6 +136,7 @@ class ExpiringStateProcessor(EventStateProcessor):
     def close(self) -> None:
         self._expansion.close()
         self._last_words.close()
+        super().close()
 
     def _results(self, events: Iterator[Any]) -> list[Any]:
         if not self._policy.fails:
@@ -165,7 +175,9 @@ class ExpiringStateProcessor(EventStateProcessor):
             check_stable_key(key)
         entry = self._entries[key] = [self._create_fn(), time]
         heappush(self._deadlines, (time + self._ttl, next(self._numbers), key))
-        if self._is_crowded():  # by keys that were dropped and came again
+        if self._far is not None:
+            self._far.park(self._deadlines)
+        elif self._is_crowded():  # by keys that were dropped and came again
             self._renew_deadlines()
         return entry
 
@@ -194,8 +206,12 @@ class ExpiringStateProcessor(EventStateProcessor):
     def _evict(self, watermark: int | None) -> Output:
         """Drop the states whose time is over at the watermark, or all; what comes of it."""
         entries, deadlines, ttl = self._entries, self._deadlines, self._ttl
-        looked_at = 0
-        while deadlines and (watermark is None or deadlines[0][0] < watermark):
+        far, looked_at = self._far, 0
+        while True:
+            if far is not None:
+                far.bring(deadlines)
+            if not deadlines or (watermark is not None and deadlines[0][0] >= watermark):
+                return
             deadline, number, key = deadlines[0]
             entry = entries.get(key)
             looked_at += 1
@@ -249,6 +265,8 @@ class ExpiringStateProcessor(EventStateProcessor):
                 continue
             self._entries[key] = value
             heappush(self._deadlines, (value[_TIME] + self._ttl, next(self._numbers), key))
+        if self._far is not None:
+            self._far.park(self._deadlines)
 
     # --- Changes ----------------------------------------------------------------------------
 
@@ -266,13 +284,15 @@ class ExpiringStateProcessor(EventStateProcessor):
         entries, ttl = self._entries, self._ttl
         fresh = {key: entry for key, entry in change.entries.items() if key not in entries}
         super().apply_change(change)
-        if self._is_crowded():
+        if self._far is None and self._is_crowded():
             self._renew_deadlines()
             return
         push_all(
             self._deadlines,
             [(entry[_TIME] + ttl, next(self._numbers), key) for key, entry in fresh.items()],
         )
+        if self._far is not None:
+            self._far.park(self._deadlines)
 
     def upgrade(self, old_version: int, state: Any) -> Any:
         if not isinstance(state, list):
@@ -307,7 +327,7 @@ def expiring_rolling(
 
 
 Loop = Callable[
-    [dict[Any, Entry], Iterable[Any], int, AddKey, Callable[..., Iterable[Any]]],
+    [Table, Iterable[Any], int, AddKey, Callable[..., Iterable[Any]]],
     tuple[list[Any], list[Any]],
 ]
 """Called as ``apply(entries, events, watermark, add, expand)``; returns the events to emit, and the

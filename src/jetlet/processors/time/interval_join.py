@@ -67,7 +67,9 @@ from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.time.event_state import EventStateProcessor
-from jetlet.snapshots.incremental import TableChange, Tables
+from jetlet.snapshots.incremental import Table, TableChange, Tables
+from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.far_deadlines import FarDeadlines
 
 __all__ = ["IntervalJoinProcessor"]
 
@@ -94,7 +96,7 @@ class IntervalJoinProcessor(EventStateProcessor):
     """
 
     traits = replace(EventStateProcessor.traits, repeats=Repeats.BOTH)
-    live = ("_sides", "_deadlines", "_numbers", "_time")
+    live = ("_sides", "_deadlines", "_far", "_numbers", "_time")
 
     def __init__(
         self,
@@ -115,11 +117,13 @@ class IntervalJoinProcessor(EventStateProcessor):
         self._bounds = ((lower, upper), (-upper, -lower))
         self._to_output = to_output
         self._loops = [self._loop(ordinal) for ordinal in (0, 1)]
-        self._sides: tuple[dict[Any, Kept], dict[Any, Kept]] = ({}, {})
+        self._sides: tuple[Table, Table] = ({}, {})
         self._deadlines: tuple[list[tuple[int, int, Any]], ...] = ([], [])
         """For each side a heap of (time, number, key), one for each key: it is looked at when the
         watermark is past that time, and comes later if there have been events since. There may be
         others, of keys that are gone."""
+        self._far: tuple[FarDeadlines | None, ...] = (None, None)
+        """With state on disk: for each side the deadlines that are far away."""
         self._numbers = count()
         self._checks_keys = False
 
@@ -127,6 +131,11 @@ class IntervalJoinProcessor(EventStateProcessor):
         super().init(outbox, context)
         # With several processors the edges before have done it for each item.
         self._checks_keys = context.local_parallelism == 1
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._sides = (store.table(), store.table())
+        self._far = (store.deadlines(), store.deadlines())
 
     def _loop(self, ordinal: int, touched: dict[Any, Any] | None = None) -> Loop:
         key_fn, bounds = self._key_fns[ordinal], self._bounds[ordinal]
@@ -145,7 +154,7 @@ class IntervalJoinProcessor(EventStateProcessor):
     def _join(self, ordinal: int, batch: Sequence[Any]) -> Output:
         mine, others = self._sides[ordinal], self._sides[1 - ordinal]
         deadlines, (_, last_use) = self._deadlines[ordinal], self._bounds[ordinal]
-        watermark = self._time
+        far, watermark = self._far[ordinal], self._time
         late: list[Any] = []
 
         def keep(key: Any, time: int, item: Any) -> None:
@@ -156,6 +165,8 @@ class IntervalJoinProcessor(EventStateProcessor):
                     check_stable_key(key)
                 mine[key] = [time], [item]
                 heappush(deadlines, (time + last_use, next(self._numbers), key))
+                if far is not None:
+                    far.park(deadlines)
                 return
             times, items = kept
             index = bisect_right(times, time)
@@ -192,7 +203,12 @@ class IntervalJoinProcessor(EventStateProcessor):
         looked_at = 0
         for ordinal, (_, last_use) in enumerate(self._bounds):
             side, deadlines = self._sides[ordinal], self._deadlines[ordinal]
-            while deadlines and deadlines[0][0] < watermark:
+            far = self._far[ordinal]
+            while True:
+                if far is not None:
+                    far.bring(deadlines)
+                if not deadlines or deadlines[0][0] >= watermark:
+                    break
                 _, number, key = deadlines[0]
                 kept = side.get(key)
                 deadline = MIN_TIMESTAMP if kept is None else kept[0][-1] + last_use
@@ -250,6 +266,12 @@ class IntervalJoinProcessor(EventStateProcessor):
                 if kept is not None:
                     side[key] = kept
                     heappush(deadlines, (kept[0][-1] + last_use, next(self._numbers), key))
+        self._park()
+
+    def _park(self) -> None:
+        for far, deadlines in zip(self._far, self._deadlines, strict=True):
+            if far is not None:
+                far.park(deadlines)
 
     # --- Changes ----------------------------------------------------------------------------
 
@@ -275,7 +297,7 @@ class IntervalJoinProcessor(EventStateProcessor):
         fresh = {key: kept for key, kept in change.entries.items() if key not in known}
         super().apply_change(change)
         heap = self._deadlines[ordinal]
-        is_crowded = len(heap) > MAX_STALE + 2 * len(known)
+        is_crowded = self.store is None and len(heap) > MAX_STALE + 2 * len(known)
         push_all(
             heap,
             [
@@ -284,6 +306,7 @@ class IntervalJoinProcessor(EventStateProcessor):
             ],
             is_all=is_crowded,
         )
+        self._park()
 
 
 def _forget_before(kept: Kept, time: int) -> None:

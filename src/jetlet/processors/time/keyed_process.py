@@ -26,11 +26,13 @@ from jetlet.pipeline.functions import plain_function
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.processors.base import ErrorPolicy, Output
+from jetlet.processors.incremental import keys_to_remove
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.time.event_state import EventStateProcessor
 from jetlet.processors.time.timer_queue import TimerQueue, Timers
-from jetlet.snapshots.incremental import MAIN, TableChange, Tables
+from jetlet.snapshots.incremental import MAIN, Table, TableChange, Tables
+from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["KeyedProcessProcessor"]
 
@@ -76,10 +78,7 @@ class KeyedProcessProcessor(EventStateProcessor):
         self._takes_late = takes_late
         self._policy = policy
         self._key_policy = replace(policy, takes_events=False)
-        self._entries: dict[Any, Entry] = {}
-        find = partial(_timers_of, self._entries)
-        self._event_timers = TimerQueue(find, is_processing_time=False)
-        self._clock_timers = TimerQueue(find, is_processing_time=True)
+        self._keep_in({})
         self._checks_keys = False
         self._has_ended = False
         self._is_saving = False
@@ -89,6 +88,22 @@ class KeyedProcessProcessor(EventStateProcessor):
         super().init(outbox, context)
         # With several processors the edge before has done it for each item.
         self._checks_keys = context.local_parallelism == 1
+
+    def _keep_in(self, entries: Table, store: DiskStore | None = None) -> None:
+        self._entries = entries
+        find = partial(_timers_of, entries)
+        self._event_timers, self._clock_timers = (
+            TimerQueue(
+                find,
+                is_processing_time=by_clock,
+                far=None if store is None else store.deadlines(),
+            )
+            for by_clock in (False, True)
+        )
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._keep_in(store.table(), store)
 
     # --- For the context of a call ----------------------------------------------------------
 
@@ -185,7 +200,7 @@ class KeyedProcessProcessor(EventStateProcessor):
     # --- Time -------------------------------------------------------------------------------
 
     def try_process(self) -> bool:
-        if self._emitting is None and len(self._clock_timers):
+        if self._emitting is None and self._clock_timers:
             now = self.context.clock.time_ms()
             if self._clock_timers.is_due(now):
                 self._emitting = self._timers_of_clock(now)
@@ -253,7 +268,7 @@ class KeyedProcessProcessor(EventStateProcessor):
     def _end(self) -> Output:
         yield from self._timers_of_events(None, self._time)
         on_end = self._process.on_end
-        for number, key in enumerate(list(self._entries), 1):
+        for number, key in enumerate(keys_to_remove(self._entries), 1):
             entry = self._entries.get(key)
             if entry is not None:
                 time = self._present(entry)
@@ -312,7 +327,7 @@ class KeyedProcessProcessor(EventStateProcessor):
             self._queue(key, entry)
 
 
-def _timers_of(entries: dict[Any, Entry], key: Any) -> Timers | None:
+def _timers_of(entries: Table, key: Any) -> Timers | None:
     """Those of a key, if it has any."""
     entry = entries.get(key)
     return None if entry is None else entry[_TIMERS]

@@ -26,7 +26,9 @@ from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.time.event_state import EventStateProcessor
-from jetlet.snapshots.incremental import MAIN, TableChange, Tables
+from jetlet.snapshots.incremental import MAIN, Table, TableChange, Tables
+from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.far_deadlines import FarDeadlines
 
 KeyFn = Callable[[Any], Any]
 
@@ -43,7 +45,7 @@ class SessionWindowProcessor(EventStateProcessor):
     that late events leave over; without one they are only counted.
     """
 
-    live = ("_sessions", "_deadlines", "_numbers", "_time")
+    live = ("_sessions", "_deadlines", "_far", "_numbers", "_time")
 
     def __init__(
         self,
@@ -71,10 +73,12 @@ class SessionWindowProcessor(EventStateProcessor):
             else [None if fn is whole_item else plain_function(fn) for fn in key_fns]
         )
         self._emits_events = emits_events
-        self._sessions: dict[Any, list[Session]] = {}
+        self._sessions: Table = {}
         """Open sessions by key, ordered by time; nearly always one."""
         self._deadlines: list[tuple[int, int, Any]] = []
         """A heap of (end, number, key); a session that has grown since is put there again."""
+        self._far: FarDeadlines | None = None
+        """With state on disk: the deadlines that are far away."""
         self._numbers = count()
         self._next_early = 0
 
@@ -82,6 +86,11 @@ class SessionWindowProcessor(EventStateProcessor):
         super().init(outbox, context)
         if self._window.early_period is not None:
             self._next_early = self._window.next_early(context.clock.time_ms())
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._sessions = store.table()
+        self._far = store.deadlines()
 
     # --- Taking events ----------------------------------------------------------------------
 
@@ -134,6 +143,8 @@ class SessionWindowProcessor(EventStateProcessor):
         apart.sort(key=_start)
         mine[:] = apart
         heappush(self._deadlines, (session[_END], next(self._numbers), key))
+        if self._far is not None:
+            self._far.park(self._deadlines)
 
     # --- Emitting ---------------------------------------------------------------------------
 
@@ -154,8 +165,13 @@ class SessionWindowProcessor(EventStateProcessor):
     def _ended(self, before: int | None) -> Iterator[Sequence[Any]]:
         """Sessions that end before a time, or all of them."""
         deadlines, finish = self._deadlines, self._operation.finish
+        far = self._far
         batch: list[Any] = []
-        while deadlines and (before is None or deadlines[0][0] < before):
+        while True:
+            if far is not None:
+                far.bring(deadlines)
+            if not deadlines or (before is not None and deadlines[0][0] >= before):
+                break
             end, _, key = heappop(deadlines)
             session = self._take_ended(key, end)
             if session is None:
@@ -169,7 +185,7 @@ class SessionWindowProcessor(EventStateProcessor):
 
     def _take_ended(self, key: Any, end: int) -> Session | None:
         """Remove and return the session that ends at ``end``, if there is one."""
-        mine = self._sessions.get(key, [])
+        mine: list[Session] = self._sessions.get(key, [])
         for index, session in enumerate(mine):
             if session[_END] == end:
                 if self.touched is not None:
@@ -240,6 +256,8 @@ class SessionWindowProcessor(EventStateProcessor):
             self._sessions[key] = state
             for session in state:
                 heappush(self._deadlines, (session[_END], next(self._numbers), key))
+        if self._far is not None:
+            self._far.park(self._deadlines)
 
     # --- Changes ----------------------------------------------------------------------------
 
@@ -268,7 +286,7 @@ class SessionWindowProcessor(EventStateProcessor):
             for key, sessions in change.entries.items()
         }
         super().apply_change(change)
-        is_crowded = len(self._deadlines) > MAX_STALE + 3 * len(known)
+        is_crowded = self._far is None and len(self._deadlines) > MAX_STALE + 3 * len(known)
         push_all(
             self._deadlines,
             [
@@ -278,6 +296,8 @@ class SessionWindowProcessor(EventStateProcessor):
             ],
             is_all=is_crowded,
         )
+        if self._far is not None:
+            self._far.park(self._deadlines)
 
 
 def _start(session: Session) -> Any:

@@ -19,6 +19,7 @@ when a turn's time is up the rest waits for the next one.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -47,13 +48,12 @@ from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.state_saver import is_plain
 from jetlet.processors.time.event_state import EventStateProcessor
 from jetlet.processors.time.window_loops import FrameLoop, ResultLoop, frame_loop, result_loop
-from jetlet.snapshots.incremental import TableChange, Tables
+from jetlet.snapshots.incremental import Table, TableChange, Tables
+from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import DiskTable
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
-Table = dict[Any, Any]
-"""Accumulators by key; without keys there is one, of the key ``None``."""
-
 ROWS_OUT: Final = 16 * 1024
 """Results in a batch of columns at the most."""
 SLICE: Final = 1024
@@ -140,11 +140,12 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._results = result_loop(finish, name, emits_events=emits_events)
         self._early_results = result_loop(operation.export, name, emits_events=emits_events)
         # Windows that end up to the processor's time have been emitted; so have frames.
-        self._frames: dict[int, Table] = {}
-        """By end: those that are still to come in a window, and those in the current one."""
+        self._frames: defaultdict[int, Table] = defaultdict(dict)
+        """By end: accumulators by key of those that are still to come in a window, and those in
+        the current one; without keys there is one, of the key ``None``."""
         self._sliding: Table = {}
         """With ``deduct``: what the current window holds."""
-        self._last: dict[Any, int] = {}
+        self._last: Table = {}
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
         self._column_frames = self._new_column_frames()
         """In a first stage: events that are columns."""
@@ -165,8 +166,23 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._checks_keys = False
         self._was_other = False
         """True if the state to be restored is of a window with other frames."""
-        self._later: list[tuple[int, Table]] = []
+        self._later: list[tuple[int, Iterator[tuple[Any, Any]]]] = []
         """Frames that are saved while the processor goes on."""
+
+    def keep_on_disk(self, store: DiskStore) -> None:
+        super().keep_on_disk(store)
+        self._frames = defaultdict(store.table)
+        self._sliding, self._last = store.table(), store.table()
+        self._column_frames, self._may_use_columns = None, False
+
+    def _new_table(self) -> Table:
+        return {} if self.store is None else self.store.table()
+
+    @staticmethod
+    def _drop(table: Table) -> None:
+        """Nobody needs the table any more."""
+        if isinstance(table, DiskTable):
+            table.drop()
 
     def _new_column_frames(self) -> ColumnFrames | None:
         window, shape, key_fns = self._window, self._operation.shape, self._key_fns
@@ -258,7 +274,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         if end <= self._time:
             self._drop_late(items)
             return
-        table = self._frames.setdefault(end, {})
+        table = self._frames[end]
         if self.touched is not None:
             self.touched[end][None] = None
         value = table[None] if table else self._operation.create()
@@ -291,9 +307,10 @@ class SlidingWindowProcessor(EventStateProcessor):
             return
         if self.touched is not None:
             self.touched.add(end, table)
-        mine = self._frames.setdefault(end, table)
-        if mine is not table:
-            self._combine(mine, table.items())
+        if self.store is None and end not in self._frames:
+            self._frames[end] = table
+        else:
+            self._combine(self._frames[end], table.items())
 
     def _add_column_frame(self, end: int, table: Columns) -> bool:
         if not self._may_use_columns or self.touched is not None or end <= self._time:
@@ -380,7 +397,17 @@ class SlidingWindowProcessor(EventStateProcessor):
     def _frames_out(self, ends: Sequence[int]) -> Output:
         if self._partitioner is not None:
             for end in sorted(ends):
-                yield from self._frame_in_parts(end, self._frames.pop(end), self._partitioner)
+                table = self._frames.pop(end)
+                yield from self._frame_in_parts(end, table, self._partitioner)
+                self._drop(table)
+        elif self.store is not None:
+            for end in sorted(ends):
+                table = self._frames.pop(end)
+                self._check_keys(table)
+                entries = iter(table.items())
+                while part := dict(islice(entries, SLICE)):
+                    yield [Frame(_ANYWHERE, end, part)]
+                self._drop(table)
         elif ends:
             tables = [(end, self._frames.pop(end)) for end in sorted(ends)]
             for _, table in tables:
@@ -443,6 +470,7 @@ class SlidingWindowProcessor(EventStateProcessor):
                     self.touched.drop(gone)
                 if self._deducts:
                     yield from self._trail(gone, trailing)
+                self._drop(trailing)
             self._time = end
         # Between the ends of two windows, too, nothing is added to frames that are complete.
         yield from self._lead_all(ends[head : bisect_right(ends, upto, head)])
@@ -465,14 +493,17 @@ class SlidingWindowProcessor(EventStateProcessor):
         if self._windows is not None:
             yield from self._columns_out(self._windows, start, end)
             return
+        combined = None
         if not self._slides:
             table = self._frames.get(end, {})
         elif self._deducts:
             table = self._sliding
         else:
-            table = {}
+            table = combined = self._new_table()
             yield from self._combine_frames(table, start, end)
         yield from self._results_of(table, WindowResult, start, end, self._results)
+        if combined is not None:
+            self._drop(combined)
 
     def _columns_out(self, windows: ColumnWindows, start: int, end: int) -> Output:
         results = windows.results(
@@ -558,11 +589,13 @@ class SlidingWindowProcessor(EventStateProcessor):
             end = max(end, window.next_end(ends[first] - 1))
             table = frames.get(end, {})
             if self._slides:
-                table = {}
+                table = self._new_table()
                 yield from self._combine_frames(table, end - size, end)
             yield from self._results_of(
                 table, EarlyWindowResult, end - size, end, self._early_results
             )
+            if self._slides:
+                self._drop(table)
 
     # --- Snapshots --------------------------------------------------------------------------
 
@@ -579,7 +612,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             return False
         later, self._later = self._later, []
         self.outbox.save_later(
-            (key, (end, value)) for end, table in later for key, value in table.items()
+            (key, (end, value)) for end, entries in later for key, value in entries
         )
         return True
 
@@ -587,10 +620,12 @@ class SlidingWindowProcessor(EventStateProcessor):
         """What has to be saved at once; the rest is put aside for later."""
         frames = self._frames if self._windows is None else dict(self._windows.tables())
         for end, table in frames.items():
-            if end <= self._time:
-                self._later.append((end, table))  # it does not change any more
+            if isinstance(table, DiskTable) and table.is_on_disk:
+                self._later.append((end, table.frozen()))
+            elif end <= self._time:
+                self._later.append((end, iter(table.items())))  # it does not change any more
             elif is_plain(table.values()):
-                self._later.append((end, dict(table)))
+                self._later.append((end, iter(dict(table).items())))
             else:
                 for key, value in table.items():
                     yield key, (end, value)
@@ -620,9 +655,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             end, value = saved
             if self._was_other:
                 end += -end % self._window.slide
-            table = frames.get(end)
-            if table is None:
-                table = frames[end] = {}
+            table = frames[end]
             if self._was_other and key in table:
                 self._combine(table, [(key, value)])
             else:
@@ -635,7 +668,7 @@ class SlidingWindowProcessor(EventStateProcessor):
             self._time -= self._time % self._window.slide
             outside = self._time + self._window.slide - self._window.size
             for end in [end for end in self._frames if end <= outside]:
-                del self._frames[end]
+                self._drop(self._frames.pop(end))
         if self._deducts and self._emitting is None and self.touched is None:
             self._emitting = self._rebuild()
         return self._emit()
@@ -674,7 +707,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         name = change.table
         if isinstance(name, int):
             if change.is_new and not change.entries:
-                self._frames.pop(name, None)
+                self._drop(self._frames.pop(name, {}))
                 return
-            self._frames.setdefault(name, {})
+            _ = self._frames[name]  # there from now on
         super().apply_change(change)

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 from jetlet.processors.coroutines.deadlines import MAX_STALE, Deadline
+from jetlet.storage.far_deadlines import FarDeadlines
 
 __all__ = ["SetTimer", "TimerQueue", "Timers"]
 
@@ -32,6 +33,7 @@ class TimerQueue:
 
     __slots__ = (
         "_at_hand",
+        "_far",
         "_find",
         "_heap",
         "_held",
@@ -41,10 +43,18 @@ class TimerQueue:
         "_numbers",
     )
 
-    def __init__(self, find: Callable[[Any], Timers | None], *, is_processing_time: bool) -> None:
+    def __init__(
+        self,
+        find: Callable[[Any], Timers | None],
+        *,
+        is_processing_time: bool,
+        far: FarDeadlines | None = None,
+    ) -> None:
         self._find = find
         self._is_processing_time = is_processing_time
         self._heap: list[Deadline] = []
+        self._far = far
+        """With state on disk: the entries that are far away."""
         self._at_hand: int | None = None
         """Time of the timer that is being dealt with."""
         self._held: list[Deadline] = []
@@ -56,10 +66,11 @@ class TimerQueue:
         """With more entries than that it is time to look which are of timers that are gone."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + (0 if self._far is None else len(self._far))
 
     def is_due(self, now: int) -> bool:
         """True if there is something to do at that time."""
+        self._bring()
         return bool(self._heap) and self._heap[0][0] <= now
 
     def set(self, timers: Timers, key: Any, name: str, at: int) -> None:
@@ -90,7 +101,10 @@ class TimerQueue:
         """
         heap, last = self._heap, self._last
         try:
-            while heap and (upto is None or heap[0][0] <= upto):
+            while True:
+                self._bring()
+                if not heap or (upto is not None and heap[0][0] > upto):
+                    break
                 queued, number, (key, name) = heappop(heap)
                 if upto is None and number > last:
                     continue
@@ -120,13 +134,19 @@ class TimerQueue:
         queued, _, (key, name) = entry
         return self._timer(key, name, queued) is not None
 
+    def _bring(self) -> None:
+        if self._far is not None:
+            self._far.bring(self._heap)
+
     def _push(self, at: int, key: Any, name: str) -> None:
         heap = self._heap
         if self._at_hand is not None and at <= self._at_hand:
             self._last = next(self._numbers)
             self._held.append((at, self._last, (key, name)))
             return
-        if len(heap) > self._limit:
+        if self._far is not None:
+            self._far.park(heap)
+        elif len(heap) > self._limit:
             entries = {(entry[0], entry[2]): entry for entry in heap}
             heap[:] = [entry for entry in entries.values() if self._is_set(entry)]
             heapify(heap)

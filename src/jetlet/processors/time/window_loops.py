@@ -14,9 +14,7 @@ A frame is a table of accumulators by key; frames are known by the time at which
                     late.append(item)
                     start, end = 1, 0
                     continue
-                table = frames.get(end)
-                if table is None:
-                    table = frames[end] = {}
+                table = frames[end]
                 get = table.get
             key = key_fn(item)
             acc = get(key, missing)
@@ -38,11 +36,13 @@ from typing import Any
 
 from jetlet.pipeline.aggregates.loop import GeneratedCode, LoopBody, write_keyed_add
 from jetlet.pipeline.windows import SlidingWindow
+from jetlet.snapshots.incremental import Table
 
 __all__ = ["FrameLoop", "ResultLoop", "frame_loop", "result_loop"]
 
-FrameLoop = Callable[[dict[int, dict[Any, Any]], Iterable[tuple[int, Any]], int], list[Any]]
-"""Called as ``add(frames, events, done_upto)``; returns the items that are late."""
+FrameLoop = Callable[[Mapping[int, Table], Iterable[tuple[int, Any]], int], list[Any]]
+"""Called as ``add(frames, events, done_upto)``; returns the items that are late. The frames make
+what is missing, as a ``defaultdict`` does."""
 ResultLoop = Callable[[Iterable[tuple[Any, Any]], type, int, int], list[Any]]
 """Called as ``results(entries, kind, start, end)``; returns results of that kind, with or without
 a timestamp. The time of a result is the last one that belongs to its window, so that a window over
@@ -78,9 +78,7 @@ def frame_loop(
                 code.line("late.append(item)")
                 code.line("start, end = 1, 0")
                 code.line("continue")
-            code.line("table = frames.get(end)")
-            with code.block("if table is None:"):
-                code.line("table = frames[end] = {}")
+            code.line("table = frames[end]")
             code.line("get = table.get")
             if touched is not None:
                 code.line(f"touched = {code.bind(touched, 'tables')}[end]")

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from jetlet.snapshots.incremental import Incremental
+from jetlet.storage.disk_table import DiskTable
 
 __all__ = ["Sweep", "slice_size"]
 
@@ -28,17 +29,20 @@ class Sweep:
 
     def __init__(self, number: int) -> None:
         self.began = number
-        self._left: list[tuple[Any, list[Any]]] = []
+        self._left: list[tuple[Any, Iterator[Any]]] = []
 
     def list_keys(self, processor: Incremental) -> Iterator[None]:
         """Find out which keys there are, in steps, between which the state must not change."""
         for name, table in processor.tables.items():
+            if isinstance(table, DiskTable):
+                self._left.append((name, iter(table)))
+                continue
             keys: list[Any] = []
             rest = iter(table)
             while some := list(islice(rest, LISTED)):
                 keys += some
                 yield
-            self._left.append((name, keys))
+            self._left.append((name, iter(keys)))
 
     def touch(self, processor: Incremental, count: int) -> bool:
         """Take the next keys; true if there are no more."""
@@ -46,13 +50,12 @@ class Sweep:
         assert touched is not None
         while self._left:
             name, keys = self._left[-1]
-            if keys and count <= 0:
+            if count <= 0:
                 break
-            some = keys[-count:]
-            del keys[-count:]
-            count -= len(some)
-            if not keys:
+            some = list(islice(keys, count))
+            if len(some) < count:
                 self._left.pop()
+            count -= len(some)
             table = tables.get(name)
             if table is not None:
                 touched.add(name, [key for key in some if key in table])

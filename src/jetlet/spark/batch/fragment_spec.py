@@ -183,7 +183,9 @@ def _for_tasks(vertex: Vertex, tasks: int, splits: Mapping[str, Sequence[bytes]]
     supplier = vertex.supplier
     if isinstance(supplier, SplitSupplier) and vertex.name in splits:
         supplier = supplier.with_splits(PickledSplits(splits[vertex.name], tasks * count))
-    return Vertex(vertex.name, supplier, count, is_single=vertex.is_single)
+    made = Vertex(vertex.name, supplier, count, is_single=vertex.is_single)
+    made.disk = vertex.disk
+    return made
 
 
 class PickledSplits(Sequence[Any]):
