@@ -2,7 +2,8 @@
 
 A quiet stream of twelve vertices runs in this process, first without a page. Then it has one, then
 somebody reads its events from another process, whose time does not count. Phases take turns, and of
-each the lowest share of a core counts.
+each the lowest share of a core counts. In the end a pipeline of ints runs with and without markers
+for latency, which are sent a hundred times a second.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from benchmarks.measure import at_most
+from benchmarks.measure import at_most, race
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources
 
 READER = """
@@ -41,6 +42,17 @@ def pipeline() -> Pipeline:
         stage.rebalance().write_to(sinks.noop(name=f"out-{number}"))
     stage.rolling_aggregate(agg.counting()).write_to(sinks.noop())
     return p
+
+
+def chain(engine: EmbeddedEngine, limit: int, markers: float | None) -> None:
+    """Two stages over ints."""
+    p = Pipeline("chain")
+    numbers = sources.batch(
+        "numbers", lambda _: (range(i, i + 1000) for i in range(0, limit, 1000)), batched=True
+    )
+    stage = p.read_from(numbers).map(lambda x: x + 1).rebalance().map(lambda x: x * 2)
+    stage.write_to(sinks.noop())
+    engine.submit(p, JobConfig(latency_markers=markers)).join()
 
 
 def share(seconds: float) -> float:
@@ -75,6 +87,20 @@ def main() -> None:
     for name, value in best.items():
         print(f"  {name:36} {value:8.2f} % of a core")
     print(f"  a state has {size:,} bytes")
+    limit = 100_000 if is_quick else 3_000_000
+    with EmbeddedEngine() as engine:
+        times = race(
+            {
+                "without markers": lambda: chain(engine, limit, None),
+                "with markers every 10 ms": lambda: chain(engine, limit, 0.01),
+            },
+            rounds,
+        )
+    at_most(
+        "time with markers, to that without",
+        times["with markers every 10 ms"] / times["without markers"],
+        1.05,
+    )
     at_most("percent of a core while nobody looks", best["nobody looks"] - best["no page"], 1)
     at_most("percent of a core while one does", best["one looks"] - best["no page"], 3)
 
