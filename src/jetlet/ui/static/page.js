@@ -182,7 +182,7 @@ function showDrawing(job) {
   if (!page.drawn || page.drawn.key !== key) page.drawn = drawShape(job, key);
   const rows = new Map(job.vertices.map((row) => [row.name, row]));
   for (const [name, parts] of page.drawn.vertices) showVertex(rows.get(name), parts, job);
-  job.flows.forEach((flow, i) => showFlow(flow, page.drawn.edges[i]));
+  job.flows.forEach((flow, i) => showFlow(flow, page.drawn.edges[i], isKnown(rows.get(flow.source))));
 }
 
 function drawShape(job, key) {
@@ -264,7 +264,7 @@ function showVertex(row, parts, job) {
   tints.blocked.setAttribute("opacity", (shares.blocked * 0.16).toFixed(3));
   const isNamed = job.bottleneck.vertex === row.name;
   parts.figure.textContent = row.busy === null ? beginning(row, job) : mainShare(row);
-  parts.rateText.textContent = rate(row.rate);
+  parts.rateText.textContent = isKnown(row) ? rate(row.rate) : "";
   parts.flagText.textContent = job.workers.length ? "bottleneck" : "most time";
   parts.flag.setAttribute("visibility", isNamed ? "visible" : "hidden");
   parts.group.classList.toggle("named", isNamed);
@@ -273,10 +273,13 @@ function showVertex(row, parts, job) {
   parts.group.setAttribute("aria-label", `${row.name}: busy ${percent(row.busy)}, blocked ${percent(row.blocked)}, waiting ${percent(row.waiting)}, ${rate(row.rate)}${isNamed ? ", the bottleneck" : ""}`);
 }
 
+// Tasks of a batch tell their figures when they have ended; streams of tasks have no times.
+const isKnown = (row) => row.busy !== null || row.received > 0 || row.emitted > 0;
+
 function beginning(row, job) {
   const stage = job.stages.find((each) => each.vertices.includes(row.name));
   if (stage?.active) return `in ${stage.active} ${stage.active === 1 ? "task" : "tasks"}`;
-  return row.received || row.emitted ? "" : "not begun";
+  return isKnown(row) ? "" : "not begun";
 }
 
 function mainShare(row) {
@@ -285,10 +288,10 @@ function mainShare(row) {
   return `${name} ${percent(share)}`;
 }
 
-function showFlow(flow, parts) {
+function showFlow(flow, parts, knows) {
   const fill = flow.fill;
   const { edge } = parts;
-  parts.rateText.textContent = rate(flow.rate);
+  parts.rateText.textContent = knows ? rate(flow.rate) : "";
   parts.line.setAttribute("stroke-width", (1.4 + 2.6 * (fill ?? 0)).toFixed(1));
   parts.tube.setAttribute("visibility", fill === null ? "hidden" : "visible");
   parts.fill.setAttribute("d", fill ? `M${edge.x + 3} ${edge.y + 8} h${(46 * Math.min(1, fill)).toFixed(1)}` : "");
