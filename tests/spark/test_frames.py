@@ -298,15 +298,24 @@ class TestOnSpark:
         assert self.run(engine, lambda p: p.read_from(rows)) == [tuple(item.values())]
 
     def test_maps_and_strings_of_a_length_are_written_back(self, engine):
-        from pyspark.sql.types import CharType, StructField, StructType
+        from pyspark.sql.types import (
+            ArrayType,
+            CharType,
+            IntegerType,
+            MapType,
+            StringType,
+            StructField,
+            StructType,
+        )
 
         schemas = [
             "m map<string,int>, `n.m` char(5), v array<varchar(3)>, `char(9)` int",
             StructType(
                 [
-                    *StructType.fromDDL("m map<string,int>"),
+                    StructField("m", MapType(StringType(), IntegerType())),
                     StructField("n.m", CharType(5)),
-                    *StructType.fromDDL("v array<string>, `char(9)` int"),
+                    StructField("v", ArrayType(StringType())),
+                    StructField("char(9)", IntegerType()),
                 ]
             ),
         ]
