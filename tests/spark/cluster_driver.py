@@ -21,8 +21,14 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+if sys.argv[1] == "connect" and not version("pyspark").startswith("3."):
+    # As where only the client of Spark Connect is installed: no RDDs, and no way to a JVM.
+    for absent in ("py4j", "pyspark.core", "pyspark.sql.classic"):
+        sys.modules[absent] = None  # type: ignore[assignment]
 
 from clusters import connect_server, local_cluster, standalone
 
@@ -188,7 +194,7 @@ def large_lookup(engine: SparkEngine, directory: Path) -> Any:
     p = Pipeline("large-lookup")
     out = sinks.collect()
     first = lambda pair: pair[0]
-    texts = sources.batch("texts", lambda n: [(n, f"{n}" * 2_000_000)], splits=range(20))
+    texts = sources.batch("texts", lambda n: [(n, f"{n}" * 2_500_000)], splits=range(20))
     joined = p.read_from(sources.items([(n, 0) for n in range(40)]))
     joined = joined.hash_join(p.read_from(texts), first, first)
     joined.map(lambda pair: (pair[0][0], len(pair[1][1]) if pair[1] else 0)).write_to(out)
@@ -206,6 +212,8 @@ def batches(engine: SparkEngine, directory: Path) -> Any:
         lines = [json.dumps({"key": n % 5, "n": n}) for n in range(number * 10, number * 10 + 10)]
         aside = events / f".{number}"
         aside.write_text("\n".join(lines))
+        at = 1_700_000_000 + number
+        os.utime(aside, (at, at))  # Spark reads the oldest first
         aside.rename(events / f"{number}.json")
 
     def read(spark: Any) -> Any:
@@ -271,6 +279,14 @@ def undeclared(engine: SparkEngine, directory: Path) -> Any:
     except Exception as error:
         return str(error)
     return sorted(out.items)
+
+
+@scenario
+def versions(engine: SparkEngine, directory: Path) -> Any:
+    """What the report of an error tells of them; whether there is a way to a JVM."""
+    from jetlet.ui.where import where_it_ran
+
+    return [where_it_ran(), engine.session.version, "py4j.java_gateway" in sys.modules]
 
 
 @scenario

@@ -22,6 +22,8 @@ from typing import Self
 import pyspark
 
 HOME = Path(pyspark.__file__).parent
+SERVER_HOME = Path(os.environ.get("JETLET_TEST_SERVER_HOME", HOME))
+"""That of the server of Spark Connect, which may have another version than the client here."""
 PATIENCE = 150
 """Seconds for a process to start where others use the machine too."""
 
@@ -148,7 +150,7 @@ def standalone(directory: Path) -> Iterator[str]:
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
     """A Spark Connect server on two cores."""
-    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]"]
+    command = [str(SERVER_HOME / "bin" / "spark-submit"), "--master", "local[2]"]
     for setting in ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0"):
         command += ["--conf", setting]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
@@ -158,6 +160,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         *command,
         "spark-internal",
         directory=directory,
+        SPARK_HOME=str(SERVER_HOME),
         PYSPARK_PYTHON=python,
         SPARK_LOCAL_IP="127.0.0.1",
     ) as server:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from jetlet.spark.failure import SLOW_START
 from jetlet.spark.launch.session import session_for_us
 from jetlet.spark.launch.versions import batch_frame, is_classic
 from jetlet.spark.micro_batch.remote_batches import RemoteBatches
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("jetlet.spark")
+
+START_ATTEMPTS = 5
+"""How often a query is started for which the server did not wait long enough."""
 
 _JAVA_PACKAGE = "org.apache.spark.sql.execution.streaming.sources"
 
@@ -87,6 +92,27 @@ def _call_for_each_batch(writer: Any, batches: _Batches) -> None:
     java_gateway.ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
 
 
+def _started_remotely(writer: Any, remote: RemoteBatches) -> StreamingQuery:
+    """Start a query for which the server has to start a Python worker of its own.
+
+    It has ten seconds for that, however busy its machine is; the next one finds in memory what the
+    one before has read from the disk.
+    """
+    attempts = 1
+    while True:
+        try:
+            query: StreamingQuery = writer.start()
+        except Exception as error:
+            if attempts < START_ATTEMPTS and re.search(SLOW_START, str(error)):
+                attempts += 1
+                logger.info("the server has not waited for its Python worker: once more")
+                continue
+            remote.stop()
+            raise
+        remote.start()
+        return query
+
+
 class BatchQuery:
     """A running query; all methods but ``wake`` are for the job's thread."""
 
@@ -105,11 +131,11 @@ class BatchQuery:
         else:
             self._remote = RemoteBatches(frame.sparkSession, self._hand_over)
             writer = writer.foreachBatch(self._remote.function)
-        self._query: StreamingQuery = (
-            writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-        )
-        if self._remote is not None:
-            self._remote.start()
+        writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger)
+        if self._remote is None:
+            self._query: StreamingQuery = writer.start()
+        else:
+            self._query = _started_remotely(writer, self._remote)
         self._watcher = threading.Thread(
             target=self._watch, name=f"jetlet-query-{name}", daemon=True
         )
