@@ -6,20 +6,28 @@ See :mod:`jetlet.pipeline.windows`.
 from __future__ import annotations
 
 from jetlet.pipeline.windows import (
+    CalendarDayWindow,
+    CumulativeWindow,
     SessionWindow,
     SlidingWindow,
     Window,
     WindowResult,
+    calendar_days,
+    cumulative,
     session,
     sliding,
     tumbling,
 )
 
 __all__ = [
+    "CalendarDayWindow",
+    "CumulativeWindow",
     "SessionWindow",
     "SlidingWindow",
     "Window",
     "WindowResult",
+    "calendar_days",
+    "cumulative",
     "session",
     "sliding",
     "tumbling",

@@ -217,3 +217,26 @@ def run(processor, *inputs):
             while inbox:
                 processor.process(0, inbox)
     return outbox.items
+
+
+@pytest.mark.parametrize("offset", [-7, 13])
+def test_frames_of_columns_are_those_of_items_whatever_their_offset(offset):
+    window = windows.tumbling(20, offset=offset)
+    as_columns = run(first_stage(window)(), events_table(EVENTS), Watermark(1000))
+    as_items = run(first_stage(window)(), EVENTS, Watermark(1000))
+    assert isinstance(as_columns[0].table, Table)
+    assert {f.end: dict(f.table) for f in as_columns} == {f.end: f.table for f in as_items}
+
+
+def test_windows_that_grow_are_columns():
+    processor = second_stage(windows.cumulative(60, 20))()
+    emitted = []
+    for end in (20, 60, 80):
+        emitted += run(processor, [column_frame(end, {"a": (1, end)})], Watermark(end))
+    assert processor._windows is not None
+    assert emitted == [
+        WindowResult(0, 20, "a", (1, 20)),
+        WindowResult(0, 40, "a", (1, 20)),
+        WindowResult(0, 60, "a", (2, 80)),
+        WindowResult(60, 80, "a", (1, 80)),
+    ]

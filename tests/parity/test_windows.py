@@ -15,6 +15,10 @@ WINDOWS = {
     "odd": windows.sliding(700, 300),
     "with gaps": windows.sliding(200, 300),
     "session": windows.session(20),
+    "limited session": windows.session(20, max_length=50),
+    "offset": windows.sliding(500, 250, offset=-20),
+    "cumulative": windows.cumulative(1000, 250, offset=100),
+    "calendar": windows.calendar_days("Asia/Kathmandu"),
     "early": windows.tumbling(500).early_results(10_000_000),
 }
 OPERATIONS = {
@@ -43,20 +47,35 @@ def oracle(window, operation, events, key=lambda e: e[1]):
 
 
 def bounds(window, times):
-    if isinstance(window, type(windows.tumbling(1))):
+    if isinstance(window, windows.SlidingWindow):
         starts = {
             start
             for time in times
-            for start in range(time - time % window.slide, time - window.size, -window.slide)
+            for start in range(
+                time - (time - window.offset) % window.slide, time - window.size, -window.slide
+            )
         }
         return [(start, start + window.size) for start in starts]
+    if isinstance(window, windows.CumulativeWindow):
+        return {
+            (start, end)
+            for time in times
+            for start in [time - (time - window.offset) % window.size]
+            for end in range(start + window.step, start + window.size + 1, window.step)
+            if time < end
+        }
+    if isinstance(window, windows.CalendarDayWindow):
+        day, begins = 24 * 3_600_000, -(5 * 60 + 45) * 60_000 + 15 * 60_000  # as it was in 1970
+        starts = {time - (time - begins) % day for time in times}
+        return [(start, start + day) for start in starts]
+    longest = window.max_length or 10**9
     found = []
     for time in sorted(times):
-        if found and time <= found[-1][1]:
+        if found and time <= found[-1][1] and time < found[-1][0] + longest:
             found[-1] = (found[-1][0], time + window.gap)
         else:
             found.append((time, time + window.gap))
-    return found
+    return [(start, min(end, start + longest)) for start, end in found]
 
 
 def as_dict(results):

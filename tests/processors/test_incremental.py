@@ -20,6 +20,7 @@ from jetlet.processors.rolling import RollingAggregateProcessor
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
 from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.time.interval_join import IntervalJoinProcessor
+from jetlet.processors.time.limited_session import LimitedSessionProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
 from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.snapshots.incremental import MAIN, TableChange
@@ -58,6 +59,9 @@ PROCESSORS = {
     "sliding": partial(
         SlidingWindowProcessor, windows.sliding(10, 5), agg.counting(), [whole_item]
     ),
+    "cumulative": partial(
+        SlidingWindowProcessor, windows.cumulative(20, 5, offset=3), agg.to_set(), [whole_item]
+    ),
     "sliding without a count": partial(
         SlidingWindowProcessor, windows.sliding(10, 5), agg.summing(), [whole_item]
     ),
@@ -75,6 +79,12 @@ PROCESSORS = {
         emits_frames=True,
     ),
     "session": partial(SessionWindowProcessor, windows.session(4), agg.to_list(), [whole_item]),
+    "limited session": partial(
+        LimitedSessionProcessor,
+        windows.session(4, max_length=7),
+        agg.counting(),
+        [whole_item],
+    ),
     "session of all": partial(SessionWindowProcessor, windows.session(4), agg.counting(), None),
     "interval join": partial(IntervalJoinProcessor, [whole_item, whole_item], -5, 3),
 }

@@ -35,10 +35,11 @@ FEWEST_PLACES = 1024
 class ColumnFrames:
     """Events by frame and key, while they are columns."""
 
-    def __init__(self, key: Node, shape: Shape, length: int) -> None:
+    def __init__(self, key: Node, shape: Shape, length: int, offset: int = 0) -> None:
         self._key = key
         self._shape = shape
         self._length = length
+        self._offset = offset
         self._any = GroupedColumns(key, shape)
         """Looks at rows before it is known which frame they are in."""
         self._frames: dict[int, GroupedColumns] = {}
@@ -54,14 +55,13 @@ class ColumnFrames:
 
     def add(self, table: Table, done_upto: int) -> Table:
         """Add events; those that are late are returned. Raises if the items are to tell."""
-        import numpy as np
         import pyarrow as pa
 
         assert table.times is not None
         times = table.times.to_numpy()
         if len(times) and max(abs(int(times.min())), abs(int(times.max()))) >= LARGEST:
             raise LeaveToPython("times")
-        ends = (np.floor_divide(times, self._length) + 1) * self._length
+        ends = times + self._length - (times - self._offset) % self._length
         is_late = ends <= done_upto
         late = table[:0]
         if is_late.any():

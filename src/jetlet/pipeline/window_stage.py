@@ -23,7 +23,7 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import check_pair_function, keyed_other
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
 from jetlet.pipeline.transforms import PairsTransform, WindowTransform
-from jetlet.pipeline.windows import SessionWindow, SlidingWindow, Window, WindowResult
+from jetlet.pipeline.windows import FrameWindow, SessionWindow, Window, WindowResult
 
 if TYPE_CHECKING:
     from jetlet.pipeline.keyed_stage import StageWithKey
@@ -345,12 +345,10 @@ class WindowStage(Generic[T, K]):
         if operation.combine is not None:
             return
         window = self._window
-        if isinstance(window, SessionWindow) or (
-            isinstance(window, SlidingWindow) and window.size != window.frame
-        ):
+        if isinstance(window, SessionWindow) or (isinstance(window, FrameWindow) and window.slides):
             raise InvalidArgumentError(
-                f"{operation.name} has no combine function, which sliding and session windows "
-                f"need: give it one, agg.of(..., combine=...), or use windows.tumbling(...)"
+                f"{operation.name} has no combine function, which sliding, cumulative and session "
+                f"windows need: give it one, agg.of(..., combine=...), or use windows.tumbling(...)"
             )
 
 

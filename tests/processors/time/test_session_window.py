@@ -14,6 +14,7 @@ from jetlet.core.items import Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError, UnstableKeyError
 from jetlet.pipeline.windows import EarlyWindowResult, WindowResult, session
+from jetlet.processors.time.limited_session import LimitedSessionProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
 from jetlet.testing import ManualClock, verify_processor
 from jetlet.testing.outbox import CheckedOutbox
@@ -138,6 +139,65 @@ def test_sessions_are_those_of_the_oracle(gap, events, disorder):
         expect_output=[*expected, *(each for each in feed if isinstance(each, Watermark))],
         order_matters=False,
     )
+
+
+@settings(max_examples=100)
+@given(
+    gap=st.integers(1, 20),
+    longest=st.integers(1, 40),
+    events=st.lists(st.tuples(st.integers(-30, 90), st.sampled_from("ab")), max_size=90),
+    disorder=st.integers(0, 15),
+)
+def test_limited_sessions_are_those_of_the_oracle(gap, longest, events, disorder):
+    """They are the same in whatever order the events come."""
+    events = sorted(events, key=lambda event: event[0] + ord(event[1]) % (disorder + 1))
+    feed, highest, last = [], -1000, -1000
+    for event in events:
+        feed.append(event)
+        highest = max(highest, event[0] - disorder)
+        if highest > last and event[0] % 3 == 0:
+            last = highest
+            feed.append(Watermark(last))
+    expected = []
+    for name in "ab":
+        bounds: list[list[int]] = []
+        for time in sorted(t for t, k in events if k == name):
+            if bounds and time <= bounds[-1][1] and time < bounds[-1][0] + longest:
+                bounds[-1][1] = time + gap
+                bounds[-1][2] += 1
+            else:
+                bounds.append([time, time + gap, 1])
+        expected += [result(s, min(e, s + longest), name, n) for s, e, n in bounds]
+    window = session(gap, max_length=longest)
+    verify_processor(
+        lambda: LimitedSessionProcessor(window, agg.counting(), (whole_item,)),
+        input=feed,
+        expect_output=[*expected, *(each for each in feed if isinstance(each, Watermark))],
+        order_matters=False,
+    )
+
+
+def test_many_events_of_a_limited_session_are_put_together():
+    engine = Engine(LimitedSessionProcessor(session(10, max_length=500), agg.counting(), (key,)))
+    for time in range(1000):
+        engine.call("process", 0, Inbox([(time, "a1")]))
+        engine.call("try_process_watermark", Watermark(time))
+    assert len(engine.processor.tables[0]["a"]) <= 66
+    engine.call("complete")
+    assert engine.processor.tables[0] == {}
+
+
+def test_early_results_of_a_limited_session():
+    window = session(10, max_length=12).early_results(100)
+    engine = Engine(LimitedSessionProcessor(window, agg.to_list(), (key,)))
+    engine.call("process", 0, Inbox([(8, "a1"), (0, "a2"), (14, "a3")]))
+    engine.clock.advance(ms=200)
+    for _ in range(2):  # they change nothing
+        engine.call("try_process")
+        engine.clock.advance(ms=100)
+        early = [each for _, each in engine.emitted()]
+        assert early == [(0, 12, "a", ["a2", "a1"]), (14, 24, "a", ["a3"])]
+        assert all(isinstance(each, EarlyWindowResult) for each in early)
 
 
 class Engine:

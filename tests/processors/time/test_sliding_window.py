@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +18,16 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.partitioning import PartitionId
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import ItemFailedError, UnstableKeyError
-from jetlet.pipeline.windows import EarlyWindowResult, WindowResult, sliding, tumbling
+from jetlet.errors import ItemFailedError, SnapshotError, UnstableKeyError
+from jetlet.pipeline.windows import (
+    CumulativeWindow,
+    EarlyWindowResult,
+    WindowResult,
+    calendar_days,
+    cumulative,
+    sliding,
+    tumbling,
+)
 from jetlet.processors.base import TURN_NS
 from jetlet.processors.time import sliding_window
 from jetlet.processors.time.sliding_window import Frame, SlidingWindowProcessor, frame_key
@@ -299,9 +309,29 @@ WINDOWS = st.one_of(
     st.builds(
         lambda slide, times: sliding(slide * times, slide), st.integers(1, 12), st.integers(1, 4)
     ),
-    st.builds(sliding, st.integers(1, 24), st.integers(1, 24)),
+    st.builds(
+        lambda size, slide, offset: sliding(size, slide, offset=offset),
+        st.integers(1, 24),
+        st.integers(1, 24),
+        st.integers(-30, 30),
+    ),
+    st.builds(
+        lambda step, times, offset: cumulative(step * times, step, offset=offset),
+        st.integers(1, 12),
+        st.integers(1, 4),
+        st.integers(-30, 30),
+    ),
 )
 EVENTS = st.lists(st.tuples(st.integers(-30, 60), st.tuples(st.integers(0, 3), st.integers(-9, 9))))
+
+
+def windows_with(window, time):
+    if isinstance(window, CumulativeWindow):
+        start = time - (time - window.offset) % window.size
+        ends = range(start + window.step, start + window.size + 1, window.step)
+        return [(start, end) for end in ends if end > time]
+    first = time - (time - window.offset) % window.slide
+    return [(s, s + window.size) for s in range(first, time - window.size, -window.slide)]
 
 
 def with_watermarks(events, every):
@@ -326,8 +356,8 @@ def with_watermarks(events, every):
 def test_all_windows_have_what_belongs_to_them(window, events, every, operation):
     expected = defaultdict(lambda: [0, 0])
     for time, item in events:
-        for start in range(time - time % window.slide, time - window.size, -window.slide):
-            counts = expected[start + window.size, item[0]]
+        for bounds in windows_with(window, time):
+            counts = expected[*bounds, item[0]]
             counts[0] += 1
             counts[1] += item[1]
     feed = with_watermarks(events, every)
@@ -335,11 +365,73 @@ def test_all_windows_have_what_belongs_to_them(window, events, every, operation)
         window_processor(window, operation),
         input=feed,
         expect_output=[
-            *(result(e - window.size, e, k, tuple(v)) for (e, k), v in expected.items()),
+            *(result(*bounds, tuple(v)) for bounds, v in expected.items()),
             *(each for each in feed if isinstance(each, Watermark)),
         ],
         order_matters=False,
     )
+
+
+HOUR = 3_600_000
+ZONES = ["Europe/Berlin", "America/Havana", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu"]
+
+
+@settings(max_examples=40)
+@given(
+    zone=st.sampled_from(ZONES),
+    begin=st.integers(-(2**39), 2**40),
+    hours=st.lists(st.integers(0, 24 * 400), max_size=20),
+)
+def test_calendar_days_are_those_of_the_clocks_there(zone, begin, hours):
+    times = sorted(begin + hour * HOUR for hour in hours)
+    expected = Counter(datetime.fromtimestamp(t / 1000, ZoneInfo(zone)).date() for t in times)
+    feed = [(time, ("k", time)) for time in times]
+    engine = Engine(window_processor(calendar_days(zone), agg.counting())())
+    engine.take(*feed)
+    assert engine.call("complete")
+    results = [each for _, each in engine.emitted()]
+    found = {}
+    for each in results:
+        (inside,) = {
+            datetime.fromtimestamp(t / 1000, ZoneInfo(zone)).date()
+            for t in (each.start, each.end - 1)
+        }
+        before = datetime.fromtimestamp((each.start - 1) / 1000, ZoneInfo(zone)).date()
+        assert before < inside
+        found[inside] = each.result
+    assert found == expected
+
+
+def test_days_on_which_clocks_are_changed():
+    days = calendar_days("Europe/Berlin")
+    hours = {}
+    for day in ("2024-03-30", "2024-03-31", "2024-10-27"):
+        noon = datetime.fromisoformat(f"{day}T12:00+00:00")
+        start, end = days.frame_at(int(noon.timestamp()) * 1000)
+        hours[day] = (end - start) // HOUR
+    assert hours == {"2024-03-30": 24, "2024-03-31": 23, "2024-10-27": 25}
+
+
+def test_no_calendar_goes_as_far_as_time():
+    for time in (-(2**62), 2**62):
+        start, end = calendar_days("Europe/Berlin").frame_at(time)
+        assert start <= time < end
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (tumbling(10), tumbling(10, offset=5)),
+        (tumbling(10), cumulative(10, 5)),
+        (cumulative(10, 5), cumulative(20, 5)),
+        (calendar_days("UTC"), calendar_days("Europe/Berlin")),
+        (calendar_days("UTC"), tumbling(86_400_000)),
+    ],
+)
+def test_state_of_other_windows_is_refused(before, after):
+    saved = window_processor(before, agg.counting())().state_definition()
+    with pytest.raises(SnapshotError, match="its state was made by"):
+        window_processor(after, agg.counting())().restored_from(saved)
 
 
 # --- Early results --------------------------------------------------------------------------

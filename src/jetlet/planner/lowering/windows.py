@@ -9,11 +9,12 @@ from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
 from jetlet.core.vertex import Vertex
 from jetlet.pipeline.transforms import WindowTransform
-from jetlet.pipeline.windows import SlidingWindow
+from jetlet.pipeline.windows import FrameWindow, SessionWindow
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
+from jetlet.processors.time.limited_session import LimitedSessionProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
 from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
 
@@ -23,12 +24,13 @@ def _lower_window(
     transform: WindowTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
     window = transform.window
-    if transform.has_two_stages and isinstance(window, SlidingWindow):
+    if transform.has_two_stages and isinstance(window, FrameWindow):
         _in_two_stages(window, transform, node, dag, sides)
         return
-    make: Any = (
-        SlidingWindowProcessor if isinstance(window, SlidingWindow) else SessionWindowProcessor
-    )
+    make: Any = SlidingWindowProcessor
+    if isinstance(window, SessionWindow):
+        is_limited = window.max_length is not None
+        make = LimitedSessionProcessor if is_limited else SessionWindowProcessor
     only = partial(
         make,
         window,
@@ -45,7 +47,7 @@ def _lower_window(
 
 
 def _in_two_stages(
-    window: SlidingWindow,
+    window: FrameWindow,
     transform: WindowTransform,
     node: Node,
     dag: DagBuilder,

@@ -32,7 +32,7 @@ from jetlet.storage.far_deadlines import FarDeadlines
 
 KeyFn = Callable[[Any], Any]
 
-_START, _END, _VALUE = 0, 1, 2
+START, END, VALUE = 0, 1, 2
 Session = list[Any]
 """``[start, end, accumulator]``; ``end`` is the time of the last event plus the gap."""
 
@@ -110,10 +110,10 @@ class SessionWindowProcessor(EventStateProcessor):
                 mine = sessions.get(key)
                 if mine is not None and len(mine) == 1:
                     session = mine[0]
-                    if session[_START] <= time <= session[_END]:
+                    if session[START] <= time <= session[END]:
                         # The usual case: it belongs to the only session there is.
-                        session[_VALUE] = accumulate(session[_VALUE], item)
-                        session[_END] = max(session[_END], time + gap)
+                        session[VALUE] = accumulate(session[VALUE], item)
+                        session[END] = max(session[END], time + gap)
                         continue
                 self._add(key, [time, time + gap, accumulate(create(), item)])
         except Exception as error:
@@ -130,19 +130,19 @@ class SessionWindowProcessor(EventStateProcessor):
             mine = self._sessions[key] = []
         apart = []
         for other in mine:
-            if other[_END] < session[_START] or session[_END] < other[_START]:
+            if other[END] < session[START] or session[END] < other[START]:
                 apart.append(other)
             else:
-                first, second = sorted((other, session), key=_start)
+                first, second = sorted((other, session), key=start_of)
                 session = [
-                    first[_START],
-                    max(first[_END], second[_END]),
-                    self._combine(first[_VALUE], second[_VALUE]),
+                    first[START],
+                    max(first[END], second[END]),
+                    self._combine(first[VALUE], second[VALUE]),
                 ]
         apart.append(session)
-        apart.sort(key=_start)
+        apart.sort(key=start_of)
         mine[:] = apart
-        heappush(self._deadlines, (session[_END], next(self._numbers), key))
+        heappush(self._deadlines, (session[END], next(self._numbers), key))
         if self._far is not None:
             self._far.park(self._deadlines)
 
@@ -187,16 +187,16 @@ class SessionWindowProcessor(EventStateProcessor):
         """Remove and return the session that ends at ``end``, if there is one."""
         mine: list[Session] = self._sessions.get(key, [])
         for index, session in enumerate(mine):
-            if session[_END] == end:
+            if session[END] == end:
                 if self.touched is not None:
                     self.touched[MAIN][key] = None
                 del mine[index]
                 if not mine:
                     del self._sessions[key]
                 return session
-            if session[_START] <= end < session[_END]:
+            if session[START] <= end < session[END]:
                 # It has grown since: look again when it ends.
-                heappush(self._deadlines, (session[_END], next(self._numbers), key))
+                heappush(self._deadlines, (session[END], next(self._numbers), key))
                 return None
         return None  # joined with another, which has its own entry
 
@@ -234,6 +234,11 @@ class SessionWindowProcessor(EventStateProcessor):
         if batch:
             yield batch
 
+    def _end_of(self, session: Session) -> int:
+        """When a session ends if nothing else comes."""
+        end: int = session[END]
+        return end
+
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
@@ -246,7 +251,9 @@ class SessionWindowProcessor(EventStateProcessor):
 
     def state_definition(self) -> Mapping[str, Any]:
         operation = self._operation.definition
-        return {"window": "session", "gap": self._window.gap, "of": operation}
+        longest = self._window.max_length
+        limit = {} if longest is None else {"max_length": longest}
+        return {"window": "session", "gap": self._window.gap, **limit, "of": operation}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
@@ -255,7 +262,7 @@ class SessionWindowProcessor(EventStateProcessor):
                 continue
             self._sessions[key] = state
             for session in state:
-                heappush(self._deadlines, (session[_END], next(self._numbers), key))
+                heappush(self._deadlines, (self._end_of(session), next(self._numbers), key))
         if self._far is not None:
             self._far.park(self._deadlines)
 
@@ -279,7 +286,7 @@ class SessionWindowProcessor(EventStateProcessor):
                 session
                 for session in sessions
                 if not any(
-                    session[_START] <= old[_START] and old[_END] <= session[_END]
+                    session[START] <= old[START] and old[END] <= session[END]
                     for old in known.get(key, ())
                 )
             ]
@@ -290,7 +297,7 @@ class SessionWindowProcessor(EventStateProcessor):
         push_all(
             self._deadlines,
             [
-                (session[_END], next(self._numbers), key)
+                (self._end_of(session), next(self._numbers), key)
                 for key, sessions in (known if is_crowded else fresh).items()
                 for session in sessions
             ],
@@ -300,8 +307,8 @@ class SessionWindowProcessor(EventStateProcessor):
             self._far.park(self._deadlines)
 
 
-def _start(session: Session) -> Any:
-    return session[_START]
+def start_of(session: Session) -> Any:
+    return session[START]
 
 
 def _touching(key_fn: KeyFn | None, touched: dict[Any, Any]) -> KeyFn:

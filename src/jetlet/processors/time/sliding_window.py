@@ -42,7 +42,7 @@ from jetlet.errors import ItemFailedError
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.functions import entry_key
 from jetlet.pipeline.source import BATCH_SIZE
-from jetlet.pipeline.windows import EarlyWindowResult, SlidingWindow, WindowResult
+from jetlet.pipeline.windows import EarlyWindowResult, FrameWindow, SlidingWindow, WindowResult
 from jetlet.processors.base import Output
 from jetlet.processors.item_failure import item_failure, lookup_error
 from jetlet.processors.state_saver import is_plain
@@ -100,7 +100,7 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def __init__(
         self,
-        window: SlidingWindow,
+        window: FrameWindow,
         operation: Operation,
         key_fns: Sequence[KeyFn] | None,
         *,
@@ -128,15 +128,22 @@ class SlidingWindowProcessor(EventStateProcessor):
             repeats=Repeats.BOTH if window.early_period is None else Repeats.NO,
         )
         self._add_all = [operation.batch_accumulator(i) for i in range(operation.arity)]
-        self._slides = window.size > window.frame
-        self._deducts = self._slides and operation.deduct is not None and not emits_frames
+        self._slides = window.slides
+        self._keeps = (
+            self._slides
+            and (window.grows or operation.deduct is not None)
+            and operation.combine is not None
+            and not emits_frames
+        )
+        """True if the current window is kept as a whole, and goes on from frame to frame."""
+        self._deducts = self._keeps and not window.grows
         if operation.combine is not None:
             self._combine = operation.table_combiner()
             self._combine_copies = operation.table_combiner(copies=True)
         if self._deducts:
             self._deduct = operation.table_deductor()
         name = operation.name
-        finish = operation.export if self._deducts else operation.finish
+        finish = operation.export if self._keeps else operation.finish
         self._results = result_loop(finish, name, emits_events=emits_events)
         self._early_results = result_loop(operation.export, name, emits_events=emits_events)
         # Windows that end up to the processor's time have been emitted; so have frames.
@@ -144,7 +151,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         """By end: accumulators by key of those that are still to come in a window, and those in
         the current one; without keys there is one, of the key ``None``."""
         self._sliding: Table = {}
-        """With ``deduct``: what the current window holds."""
+        """What the current window holds, if it is kept."""
         self._last: Table = {}
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
         self._column_frames = self._new_column_frames()
@@ -153,7 +160,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._may_use_columns = (
             takes_frames
             and window.early_period is None
-            and (self._deducts or not self._slides)
+            and (self._keeps or not self._slides)
             and ColumnWindows.can_do(operation, slides=self._slides)
         )
         self._windows: ColumnWindows | None = None
@@ -188,11 +195,13 @@ class SlidingWindowProcessor(EventStateProcessor):
         window, shape, key_fns = self._window, self._operation.shape, self._key_fns
         if not self._emits_frames or window.has_gaps or key_fns is None or len(key_fns) > 1:
             return None
+        if window.frame_length is None:
+            return None
         tree = tree_of(key_fns[0])
         if tree is None or not is_for_columns(key_fns[0]) or not can_accumulate(shape):
             return None
         assert shape is not None
-        return ColumnFrames(tree, shape, window.frame)
+        return ColumnFrames(tree, shape, window.frame_length, window.offset)
 
     def _frame_loops(self) -> list[FrameLoop]:
         operation, window = self._operation, self._window
@@ -255,21 +264,21 @@ class SlidingWindowProcessor(EventStateProcessor):
         return True
 
     def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
-        length = self._window.frame
         times = [event[0] for event in batch]
-        first = min(times) // length
-        if max(times) // length == first:  # the usual case: all in one frame
-            self._add_items(ordinal, (first + 1) * length, [event[1] for event in batch])
+        start, end = self._window.frame_at(min(times))
+        if max(times) < end:  # the usual case: all in one frame
+            self._add_items(ordinal, start, end, [event[1] for event in batch])
             return
-        by_frame: dict[int, list[Any]] = {}
+        by_frame: dict[tuple[int, int], list[Any]] = {}
         for time, item in batch:
-            by_frame.setdefault(time // length, []).append(item)
-        for index, items in by_frame.items():
-            self._add_items(ordinal, (index + 1) * length, items)
+            if not start <= time < end:
+                start, end = self._window.frame_at(time)
+            by_frame.setdefault((start, end), []).append(item)
+        for (start, end), items in by_frame.items():
+            self._add_items(ordinal, start, end, items)
 
-    def _add_items(self, ordinal: int, end: int, items: Sequence[Any]) -> None:
-        window = self._window
-        if window.has_gaps and (end - window.frame) % window.slide >= window.size:
+    def _add_items(self, ordinal: int, start: int, end: int, items: Sequence[Any]) -> None:
+        if self._window.is_in_gap(start):
             return
         if end <= self._time:
             self._drop_late(items)
@@ -330,7 +339,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         windows, self._windows = self._windows, None
         if windows is not None:
             self._frames.update(windows.tables())
-            if self._deducts:
+            if self._keeps:
                 self._sliding.update(windows.sliding())
 
     # --- Emitting ---------------------------------------------------------------------------
@@ -344,12 +353,12 @@ class SlidingWindowProcessor(EventStateProcessor):
         if self._column_frames is not None and self._column_frames.last_end is not None:
             ends.append(self._column_frames.last_end)
         if ends:
-            self._begin(max(ends) + self._window.size)
+            self._begin(self._window.last_end(max(ends)))
         return self._emit()
 
     def _begin(self, timestamp: int) -> None:
         """Begin to emit all that is complete at ``timestamp``."""
-        upto = timestamp - timestamp % self._window.frame
+        upto, _ = self._window.frame_at(timestamp)
         if self._emitting is None and upto > self._time:
             self._emitting = (self._frames_upto if self._emits_frames else self._windows_upto)(upto)
 
@@ -459,8 +468,8 @@ class SlidingWindowProcessor(EventStateProcessor):
                 break
             led, head = head, bisect_right(ends, end, head)
             yield from self._lead_all(ends[led:head])
-            yield from self._window_out(end - window.size, end)
-            left, tail = tail, bisect_right(ends, end - window.size + window.slide, tail, head)
+            yield from self._window_out(window.start_of(end), end)
+            left, tail = tail, bisect_right(ends, window.start_after(end), tail, head)
             for gone in ends[left:tail]:
                 if columns is not None:
                     columns.trail(gone)
@@ -468,7 +477,7 @@ class SlidingWindowProcessor(EventStateProcessor):
                 trailing = self._frames.pop(gone)
                 if self.touched is not None:
                     self.touched.drop(gone)
-                if self._deducts:
+                if self._keeps:
                     yield from self._trail(gone, trailing)
                 self._drop(trailing)
             self._time = end
@@ -485,7 +494,7 @@ class SlidingWindowProcessor(EventStateProcessor):
                     yield None
                 continue
             self._check_keys(self._frames[end])
-            if self._deducts:
+            if self._keeps:
                 yield from self._lead(end, self._frames[end])
 
     def _window_out(self, start: int, end: int) -> Output:
@@ -496,7 +505,7 @@ class SlidingWindowProcessor(EventStateProcessor):
         combined = None
         if not self._slides:
             table = self._frames.get(end, {})
-        elif self._deducts:
+        elif self._keeps:
             table = self._sliding
         else:
             table = combined = self._new_table()
@@ -537,14 +546,14 @@ class SlidingWindowProcessor(EventStateProcessor):
         """The window slides over a new frame."""
         sliding, last = self._sliding, self._last
         self._touch_window(frame)
-        counts = self._operation.item_count is not None
+        needs_last = self._deducts and self._operation.item_count is None
 
         def lead(entries: Iterator[tuple[Any, Any]]) -> None:
             # Copies: the frame's own are needed once more, to be deducted.
             self._combine_copies(sliding, entries)
 
         yield from self._in_slices(frame, lead)
-        if not counts:
+        if needs_last:
             yield from self._in_slices(
                 frame, lambda entries: last.update(dict.fromkeys([key for key, _ in entries], end))
             )
@@ -552,12 +561,17 @@ class SlidingWindowProcessor(EventStateProcessor):
     def _trail(self, end: int, frame: Table) -> Output:
         """The window leaves a frame behind."""
         self._touch_window(frame)
-        deduct, sliding, last = self._deduct, self._sliding, self._last
+        sliding, last = self._sliding, self._last
+        if not self._deducts:  # the next window begins with nothing
+            return self._in_slices(frame, lambda entries: _remove(sliding, entries))
+        deduct = self._deduct
         return self._in_slices(frame, lambda entries: deduct(sliding, entries, last, end))
 
     def _combine_frames(self, table: Table, start: int, end: int) -> Output:
         """Put all frames of a window into the table, without changing them."""
-        for frame_end in range(start + self._window.frame, end + 1, self._window.frame):
+        length = self._window.frame_length
+        assert length is not None
+        for frame_end in range(start + length, end + 1, length):
             frame = self._frames.get(frame_end)
             if frame is not None:
                 yield from self._in_slices(
@@ -578,22 +592,21 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _open_windows(self) -> Output:
         """What each window holds that is not complete and has any events."""
-        window, size, frames = self._window, self._window.size, self._frames
+        window, frames = self._window, self._frames
         ends = sorted(frames)
         end = self._time
         while ends:
             end = window.next_end(end)
-            first = bisect_right(ends, end - size)
+            first = bisect_right(ends, window.start_of(end))
             if first == len(ends):
                 return
             end = max(end, window.next_end(ends[first] - 1))
+            start = window.start_of(end)
             table = frames.get(end, {})
             if self._slides:
                 table = self._new_table()
-                yield from self._combine_frames(table, end - size, end)
-            yield from self._results_of(
-                table, EarlyWindowResult, end - size, end, self._early_results
-            )
+                yield from self._combine_frames(table, start, end)
+            yield from self._results_of(table, EarlyWindowResult, start, end, self._early_results)
             if self._slides:
                 self._drop(table)
 
@@ -632,13 +645,14 @@ class SlidingWindowProcessor(EventStateProcessor):
         yield self._time_entry()
 
     def state_definition(self) -> Mapping[str, Any]:
-        window, operation = self._window, self._operation.definition
-        return {"window": "sliding", "size": window.size, "slide": window.slide, "of": operation}
+        return {**self._window.definition, "of": self._operation.definition}
 
     def restored_from(self, definition: Mapping[str, Any]) -> None:
         """A window that is not longer, and slides in steps of whole frames, finds all it needs."""
         mine, window = self.state_definition(), self._window
         size, slide = definition.get("size", 0), definition.get("slide", 0)
+        if not isinstance(window, SlidingWindow):
+            raise different_state(definition, mine)
         if definition != {**mine, "size": size, "slide": slide}:
             raise different_state(definition, mine)
         if window.size > size or window.slide % slide or size % slide or window.size % window.slide:
@@ -654,7 +668,7 @@ class SlidingWindowProcessor(EventStateProcessor):
                 continue
             end, value = saved
             if self._was_other:
-                end += -end % self._window.slide
+                end = self._window.next_end(end - 1)
             table = frames[end]
             if self._was_other and key in table:
                 self._combine(table, [(key, value)])
@@ -665,11 +679,11 @@ class SlidingWindowProcessor(EventStateProcessor):
         super().finish_snapshot_restore()
         if self._was_other and self._time != MIN_TIMESTAMP:
             # The window that is next ends after the last one that was emitted, however that slid.
-            self._time -= self._time % self._window.slide
-            outside = self._time + self._window.slide - self._window.size
+            self._time, _ = self._window.frame_at(self._time)
+            outside = self._window.start_of(self._window.next_end(self._time))
             for end in [end for end in self._frames if end <= outside]:
                 self._drop(self._frames.pop(end))
-        if self._deducts and self._emitting is None and self.touched is None:
+        if self._keeps and self._emitting is None and self.touched is None:
             self._emitting = self._rebuild()
         return self._emit()
 
@@ -682,7 +696,7 @@ class SlidingWindowProcessor(EventStateProcessor):
     @property
     def tables(self) -> Tables:
         """The frames by their end, and what is derived from them: it would take long to redo."""
-        if not (self._deducts and self.keeps_derived):
+        if not (self._keeps and self.keeps_derived):
             return self._frames
         return {**self._frames, SLIDING: self._sliding, LAST: self._last}
 
@@ -711,3 +725,8 @@ class SlidingWindowProcessor(EventStateProcessor):
                 return
             _ = self._frames[name]  # there from now on
         super().apply_change(change)
+
+
+def _remove(table: Table, entries: Iterator[tuple[Any, Any]]) -> None:
+    for key, _ in entries:
+        table.pop(key, None)

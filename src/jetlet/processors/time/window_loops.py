@@ -8,7 +8,7 @@ A frame is a table of accumulators by key; frames are known by the time at which
         start, end = 1, 0
         for time, item in events:
             if not start <= time < end:
-                start = time - time % length
+                start = time - (time - offset) % length
                 end = start + length
                 if end <= done_upto:
                     late.append(item)
@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jetlet.pipeline.aggregates.loop import GeneratedCode, LoopBody, write_keyed_add
-from jetlet.pipeline.windows import SlidingWindow
+from jetlet.pipeline.windows import FrameWindow
 from jetlet.snapshots.incremental import Table
 
 __all__ = ["FrameLoop", "ResultLoop", "frame_loop", "result_loop"]
@@ -53,7 +53,7 @@ windows has those that end where it ends.
 def frame_loop(
     body: LoopBody,
     key_fn: Callable[[Any], Any],
-    window: SlidingWindow,
+    window: FrameWindow,
     name: str,
     touched: Mapping[Any, dict[Any, Any]] | None = None,
 ) -> FrameLoop:
@@ -62,16 +62,20 @@ def frame_loop(
     ``touched`` gets the keys, by frame.
     """
     code = GeneratedCode()
-    length = code.bind(window.frame, "length")
     code.line("late = []")
     code.line("start, end = 1, 0")
     with code.block("for time, item in events:"):
         with code.block("if not start <= time < end:"):
-            code.line(f"start = time - time % {length}")
-            code.line(f"end = start + {length}")
+            if window.frame_length is None:
+                code.line(f"start, end = {code.bind(window.frame_at, 'frame_at')}(time)")
+            else:
+                length = code.bind(window.frame_length, "length")
+                time = f"(time - {code.bind(window.offset, 'offset')})" if window.offset else "time"
+                code.line(f"start = time - {time} % {length}")
+                code.line(f"end = start + {length}")
             if window.has_gaps:
-                slide, size = code.bind(window.slide, "slide"), code.bind(window.size, "size")
-                with code.block(f"if start % {slide} >= {size}:"):
+                is_in_gap = code.bind(window.is_in_gap, "is_in_gap")
+                with code.block(f"if {is_in_gap}(start):"):
                     code.line("start, end = 1, 0")
                     code.line("continue")
             with code.block("if end <= done_upto:"):
