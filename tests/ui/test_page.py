@@ -249,6 +249,11 @@ def test_it_fits_on_a_small_screen(engine, browser):
         browser.open(engine.ui().url)
         browser.wait(lambda: len(browser.find(".vertex")) == 6)
         assert browser.driver.execute_script("return document.body.scrollWidth") <= 320
+        begin, end = browser.driver.execute_script(
+            "const box = document.querySelector('.vertex').getBoundingClientRect();"
+            "return [box.left, box.right]"
+        )
+        assert 0 <= begin < end <= 320
     finally:
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

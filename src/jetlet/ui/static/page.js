@@ -210,7 +210,10 @@ function drawShape(job, key) {
   const vertices = new Map();
   shape.boxes.forEach((box, i) => vertices.set(box.name, drawVertex(svg, box, i, shape)));
   $("drawing").replaceChildren(svg);
-  return { key, vertices, edges };
+  // Where not all of it fits, one begins at the first source.
+  const first = shape.boxes[0];
+  $("drawing").scrollLeft = (first.x + first.width / 2 + pad) * scale - room / 2;
+  return { key, vertices, edges, room };
 }
 
 function drawVertex(svg, box, index, shape) {
@@ -648,6 +651,8 @@ document.addEventListener("visibilitychange", () => {
   else connect();
 });
 window.addEventListener("resize", () => {
+  // A browser that shows or hides its own bars changes only the height.
+  if (page.drawn?.room === $("drawing").clientWidth) return;
   page.drawn = null;
   if (page.state?.job) showDrawing(page.state.job);
 });
