@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ API = {
     "engines": (
         "Engines and jobs",
         ["jetlet.EmbeddedEngine", "jetlet.SparkEngine", "jetlet.JobConfig", "jetlet.Tls"],
-        ["jetlet.Job", "jetlet.JobStatus", "jetlet.metrics", "jetlet.log"],
+        ["jetlet.Job", "jetlet.JobStatus", "jetlet.snapshots", "jetlet.metrics", "jetlet.log"],
     ),
     "core": (
         "The Core API",
@@ -161,7 +162,17 @@ def _command_line() -> str:
         parts.append(f"## jetlet {name}\n\n```text\n{command.get_help(own)}\n```\n")
         if name == "run":
             parts.append(_variables(command))
+        if isinstance(command, click.Group):
+            parts += _subcommands(command, own)
     return "\n".join(parts)
+
+
+def _subcommands(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None and not command.hidden:
+            own = click.Context(command, info_name=name, parent=context, max_content_width=90)
+            yield f"```text\n{command.get_help(own)}\n```\n"
 
 
 def _exit_codes() -> str:

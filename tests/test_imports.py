@@ -57,6 +57,8 @@ CONVENIENCES = {
     ("pipeline/pipeline.py", "running"),
     ("pipeline/stage.py", "tasks"),
     ("tasks/application.py", "running"),
+    # Reading state: a job may have run in micro-batches, too.
+    ("snapshots/reading.py", "spark"),
     # The page of an engine, and what a job says of itself when it has ended.
     ("jobs/engine.py", "ui"),
     ("jobs/job.py", "ui"),

@@ -12,7 +12,7 @@ from jetlet._lazy import lazy
 from jetlet._version import __version__
 
 if TYPE_CHECKING:
-    from jetlet import agg, sinks, sources, windows
+    from jetlet import agg, sinks, snapshots, sources, windows
     from jetlet.jobs.config import JobConfig
     from jetlet.jobs.embedded import EmbeddedEngine
     from jetlet.jobs.job import Job, JobStatus
@@ -55,6 +55,7 @@ _HOMES = {
     "service": "jetlet.pipeline.service_factory",
     "shared_service": "jetlet.pipeline.service_factory",
     "sinks": "jetlet.sinks",
+    "snapshots": "jetlet.snapshots",
     "sources": "jetlet.sources",
     "when": "jetlet.pipeline.expressions.builders",
     "whole_item": "jetlet.pipeline.functions",
@@ -88,6 +89,7 @@ __all__ = [
     "service",
     "shared_service",
     "sinks",
+    "snapshots",
     "sources",
     "when",
     "whole_item",

@@ -46,7 +46,7 @@ class _Commands(click.Group):
         "cancel": (JOBS, "End a job."),
         "drain": (JOBS, "Let a job of tasks finish what it has read, and end."),
         "snapshot": (JOBS, "Save the state of a job under a name, while it goes on."),
-        "snapshots": ("jetlet.cli.snapshots_command", "List the snapshots in a directory."),
+        "snapshots": ("jetlet.cli.snapshots_command", "List snapshots, or show what is in one."),
         "doctor": ("jetlet.cli.doctor_command", "Say whether what is installed here fits."),
         "cache": ("jetlet.cli.cache_command", "Show or clear what is kept in your cache."),
     }

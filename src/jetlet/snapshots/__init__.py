@@ -31,3 +31,14 @@ that are ``incremental`` save what has changed. Micro-batches use ``epochs``, ``
 ``state_sink`` and ``restore``
 (:mod:`jetlet.spark.micro_batch`). The drawing in ``docs/snapshots.svg`` has the same in time.
 """
+
+from typing import TYPE_CHECKING
+
+from jetlet._lazy import lazy
+
+if TYPE_CHECKING:
+    from jetlet.snapshots.reading import SnapshotContents, StateEntry, read
+
+__all__ = ["SnapshotContents", "StateEntry", "read"]
+
+__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "jetlet.snapshots.reading"))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetlet import agg
+from jetlet import agg, snapshots
 from jetlet.core.dag import DAG
 from jetlet.core.edge import between
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import Watermark
 from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.vertex import Vertex
-from jetlet.errors import SnapshotError
+from jetlet.errors import InvalidArgumentError, SnapshotError
 from jetlet.execution.execution_service import ExecutionService
 from jetlet.execution.garbage import keep_frozen
 from jetlet.execution.plan import ExecutionPlan, RunContext
@@ -31,6 +31,7 @@ from jetlet.snapshots.chain import sweep
 from jetlet.snapshots.tasklet import TaskletSnapshots
 from jetlet.spark.micro_batch import state as batch_state
 from jetlet.spark.micro_batch import state_cache, state_chain
+from jetlet.spark.micro_batch.batch_log import BatchLog, BatchRecord
 from jetlet.spark.micro_batch.state import BatchStates, StatePlace
 from jetlet.spark.micro_batch.state_cache import IDLE_BATCHES, StateCache
 from jetlet.testing.outbox import CheckedOutbox
@@ -526,3 +527,38 @@ def test_a_task_without_state_saves_nothing(tmp_path):
     state.begin(saved.append)
     assert saved == [None]
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_saved_can_be_read(tmp_path, monkeypatch):
+    log = BatchLog(str(tmp_path), "job")
+    log.begin_attempt("run")
+    workers = Workers(log.state, monkeypatch)
+    definitions = {name: make().state_definition() for name, make in PROCESSORS.items()}
+    saved = None
+    for batch, (events, watermark) in enumerate([(counts(6), 3), ([(4, 1), (5, 2)], None)]):
+        saved, _, _ = workers.attempt(batch % 2, batch, saved, events, watermark)
+        log.write(
+            BatchRecord(
+                batch=batch,
+                epoch=log.epoch,
+                run_id="run",
+                time_ms=1,
+                tasks={},
+                states={"fragment": {0: saved}},
+                definitions=definitions,
+            )
+        )
+
+    contents = snapshots.read(tmp_path)
+
+    assert (contents.job_name, contents.name) == ("job", "batch 1")
+    assert sorted(contents.vertices) == sorted(PROCESSORS)
+    rolled = {key: n for _, key, n, _ in snapshots.read(tmp_path, "rolling")}
+    assert rolled == {0: 1, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1}
+    assert [entry.value for entry in snapshots.read(tmp_path, "rolling", key=2)] == [2]
+    joined = list(snapshots.read(tmp_path, "joined", key=1))
+    assert [entry.value for entry in joined] == [(([0, 4], [1, 1]), None)]
+    with pytest.raises(InvalidArgumentError, match="'joined'"):
+        snapshots.read(tmp_path, "other")
+    with pytest.raises(SnapshotError, match="not signed"):
+        snapshots.read(tmp_path, snapshot_key=bytes(32))

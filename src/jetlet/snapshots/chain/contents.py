@@ -21,6 +21,8 @@ IsWanted = Callable[[str, int], bool]
 """Asked whether the state of a processor of a vertex is of interest."""
 Owns = Callable[[str, Sequence[Any]], Sequence[bool]]
 """Asked which of the keys of a vertex are of interest."""
+Shape = Callable[[str, Any, list[Entry]], list[Entry]]
+"""Told a vertex, a table of it, and entries of that: what becomes of them."""
 
 
 class Portion(NamedTuple):
@@ -88,8 +90,9 @@ Name = tuple[str, int, Any]
 class ChainReader:
     """Finds the newest entry of each key in files that come the newest first."""
 
-    def __init__(self, owns: Owns | None = None) -> None:
+    def __init__(self, owns: Owns | None = None, shape: Shape | None = None) -> None:
         self._owns = owns
+        self._shape = shape
         self._seen: dict[Name, set[Any]] = {}
         """Keys that were there, or gone."""
         self._closed: set[Name] = set()
@@ -112,9 +115,10 @@ class ChainReader:
                 keys = self._owned(chunk.vertex, some)
                 seen = self._seen.setdefault(name, set())
                 if seen:
-                    found += [(key, some[key]) for key in keys if key not in seen]
+                    mine = [(key, some[key]) for key in keys if key not in seen]
                 else:
-                    found += some.items() if keys is some else [(key, some[key]) for key in keys]
+                    mine = list(some.items()) if keys is some else [(k, some[k]) for k in keys]
+                found += mine if self._shape is None else self._shape(chunk.vertex, table, mine)
                 if not is_oldest:
                     seen.update(keys)
                     seen.update(self._owned(chunk.vertex, gone))

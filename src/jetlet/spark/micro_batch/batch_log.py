@@ -156,6 +156,14 @@ class BatchLog:
         self._epochs.write_origin(self.epoch, asdict(Origin(self._life, batch, self.run_id)))
         self._forget()
 
+    def look(self) -> BatchRecord | None:
+        """The newest record that counts, without an attempt at the job."""
+        origins = self._epochs.origins([each.name for each in fields(Origin)], Origin)
+        if not origins or self._epochs.has_completed():
+            return None
+        self._life = origins[max(origins)].life
+        return self._newest(origins)
+
     def _check_committed(self, batch: int, known: Origin) -> None:
         """Refuse to run anything again that was committed, or may have been."""
         noted = [order for order in self._epochs.commits() if order[0] >= self._life]
