@@ -137,7 +137,7 @@ def test_items_of_all_members_come_together(members, tmp_path):
     )
     counts.write_to(out)
     counts.write_to(sinks.csv(str(tmp_path / "out")))
-    with EmbeddedEngine(members=members) as engine:
+    with EmbeddedEngine(members=members, workers=1) as engine:
         job = run(engine, p)
     expected = {(n, 20) for n in range(1000)}
     assert len(out.items) == 1000

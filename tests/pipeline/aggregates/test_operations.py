@@ -189,7 +189,8 @@ CASES = [
     Case("of", own_mean, average),
 ]
 # A new version of Python has to wait for this library.
-if importlib.util.find_spec("datasketches") is not None:
+HAS_SKETCHES = importlib.util.find_spec("datasketches") is not None
+if HAS_SKETCHES:
     CASES += [
         Case("approx_distinct", agg.approx_distinct(), lambda items: len(set(items))),
         Case("approx_quantiles", agg.approx_quantiles([0, 0.5, 1], key), quantiles),
@@ -521,13 +522,24 @@ def test_co_aggregation_combines_and_deducts_input_by_input():
             lambda: agg.all_of(agg.co_aggregate(agg.counting(), agg.counting())),
             "operations with one input",
         ),
+    ],
+)
+def test_refuses_arguments_that_cannot_work(make, advice):
+    with pytest.raises(InvalidArgumentError, match=advice):
+        make()
+
+
+@pytest.mark.skipif(not HAS_SKETCHES, reason="datasketches is not installed")
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
         (lambda: agg.approx_distinct(lg_k=30), "from 7 to 21"),
         (lambda: agg.approx_quantiles(0.5), r"approx_quantiles\(\[0\.5, 0\.99\]\)"),
         (lambda: agg.approx_quantiles([50]), "from 0 to 1"),
         (lambda: agg.approx_quantiles([]), "asks for nothing"),
     ],
 )
-def test_refuses_arguments_that_cannot_work(make, advice):
+def test_refuses_sketches_that_cannot_work(make, advice):
     with pytest.raises(InvalidArgumentError, match=advice):
         make()
 
