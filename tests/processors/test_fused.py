@@ -27,6 +27,7 @@ from jetlet.processors.fused import (
     Step,
     fuse,
 )
+from jetlet.processors.item_failure import item_at
 from jetlet.testing import verify_processor
 
 FAIL = ErrorPolicy("step")
@@ -36,15 +37,22 @@ DIVISION = (
 )
 """What Python says."""
 
-FORMS = {"loops": False} | ({"comprehension": True} if fused.COMPREHENDS else {})
+LISTS = "<listcomp>" if sys.version_info < (3, 12) else "fused"
+"""What a traceback calls a comprehension."""
+
+FORMS = {"loops": (False, False), "comprehensions, but for flat maps": (True, False)}
+if fused.KEEPS_VARIABLES:
+    FORMS["comprehensions"] = (True, True)
 
 
 @pytest.fixture(autouse=True, scope="module", params=FORMS.values(), ids=FORMS)
 def comprehends(request):
-    """All tests of this file see to both forms, where there are two."""
+    """All tests of this file see to all forms that there are."""
+    comprehends, keeps_variables = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "COMPREHENDS", request.param)
-        yield request.param
+        patch.setattr(fused, "COMPREHENDS", comprehends)
+        patch.setattr(fused, "KEEPS_VARIABLES", keeps_variables)
+        yield comprehends
 
 
 AT_HAND = "r0 if r0.__class__ is list or r0.__class__ is tuple else expand(r0, x0)"
@@ -61,6 +69,16 @@ def letters(name, ordinal=1):
 def source_of(*steps):
     function = FusedFunction(steps)
     return "".join(linecache.getlines(function.filename))
+
+
+def located(function, batch):
+    """What a function says of its own failure with a batch."""
+    position = iter(batch)
+    try:
+        function.call(position, no_reject, all_of)
+    except Exception as error:
+        return function.locate(error, lambda: item_at(batch, position))
+    raise AssertionError("it did not fail")
 
 
 def no_reject(index, item, error):
@@ -97,7 +115,7 @@ def test_source_is_what_one_would_write_by_hand(comprehends):
         step("flat_map", str.split), step("filter", bool), step("map", len), step("filter", abs)
     )
 
-    if comprehends:
+    if comprehends and fused.KEEPS_VARIABLES:
         assert source == (
             "def fused(batch, reject, expand):\n"
             "    return [\n"
@@ -333,12 +351,7 @@ def failing_positions():
 
 @pytest.mark.parametrize("steps", list(failing_positions()))
 def test_failing_item_and_step_are_found(steps):
-    function = FusedFunction(steps)
-
-    with pytest.raises((ZeroDivisionError, TypeError)) as caught:
-        function.call([3, 2, 0, 1], no_reject, all_of)
-
-    assert function.locate(caught.value) == (0, "culprit")
+    assert located(FusedFunction(steps), [3, 2, 0, 1]) == (0, "culprit")
 
 
 def test_item_is_the_one_that_reached_the_step():
@@ -346,10 +359,16 @@ def test_item_is_the_one_that_reached_the_step():
         [step("flat_map", range), step("map", lambda x: x - 2), step("map", half, name="half")]
     )
 
-    with pytest.raises(ZeroDivisionError) as caught:
-        function.call([1, 4], no_reject, all_of)
+    assert located(function, [1, 4]) == (0, "half")
 
-    assert function.locate(caught.value) == (0, "half")
+
+@pytest.mark.parametrize("takes_events", [False, True])
+def test_item_is_found_again_by_doing_the_steps_before_once_more(takes_events):
+    steps = [step("map", lambda x: x - 7), step("filter", lambda x: x < 3), step("map", abs)]
+    function = FusedFunction([*steps, step("map", half)], takes_events=takes_events)
+
+    assert function._input_again(3, (5, 3) if takes_events else 3) == 4
+    assert located(function, [(1, 12), (2, 7)] if takes_events else [12, 7]) == (0, "step")
 
 
 def test_error_of_another_function_is_not_located():
@@ -359,8 +378,8 @@ def test_error_of_another_function_is_not_located():
     with pytest.raises(ZeroDivisionError) as caught:
         other.call([0], no_reject, all_of)
 
-    assert function.locate(caught.value) is None
-    assert function.locate(ValueError("never raised")) is None
+    for error in (caught.value, ValueError("never raised")):
+        assert function.locate(error, lambda: pytest.fail("there is nothing to ask for")) is None
 
 
 def test_outermost_frame_counts_if_a_function_runs_another_of_the_same_source():
@@ -369,10 +388,7 @@ def test_outermost_frame_counts_if_a_function_runs_another_of_the_same_source():
         [step("map", lambda x: inner.call([x - 7], no_reject, all_of), name="outer")]
     )
 
-    with pytest.raises(ZeroDivisionError) as caught:
-        outer.call([9, 7], no_reject, all_of)
-
-    assert outer.locate(caught.value) == (7, "outer")
+    assert located(outer, [9, 7]) == (7, "outer")
 
 
 def test_traceback_shows_generated_line_and_users_function(comprehends):
@@ -382,7 +398,7 @@ def test_traceback_shows_generated_line_and_users_function(comprehends):
         function.call([0], no_reject, all_of)
 
     generated, users = traceback.extract_tb(caught.value.__traceback__)[-2:]
-    expected = ("<listcomp>", "f1(x1)") if comprehends else ("fused", "out.append(f1(x1))")
+    expected = (LISTS, "f1(x1)") if comprehends else ("fused", "out.append(f1(x1))")
     assert (generated.name, generated.line) == expected
     assert (users.name, users.filename, users.line) == ("half", __file__, "return 6 // x")
 
@@ -483,10 +499,7 @@ def test_function_travels_by_its_steps():
 def test_copy_locates_its_own_errors():
     copy = pickle.loads(cloudpickle.dumps(FusedFunction([step("map", half, name="half")])))
 
-    with pytest.raises(ZeroDivisionError) as caught:
-        copy.call([1, 0], no_reject, all_of)
-
-    assert copy.locate(caught.value) == (0, "half")
+    assert located(copy, [1, 0]) == (0, "half")
 
 
 def test_long_runs_compile():

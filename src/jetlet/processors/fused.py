@@ -27,7 +27,7 @@ the engine's and the user's.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -45,10 +45,16 @@ from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.generated import compiled
 from jetlet.processors.base import STATELESS, BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion, returns_display
+from jetlet.processors.item_failure import item_at
 
-COMPREHENDS = sys.version_info < (3, 12)
+COMPREHENDS = True
 """Whether a comprehension is written where one will do: it takes some percent less time than loops.
-Later versions of Python make it a part of the function and forget its variables after an error."""
+"""
+KEEPS_VARIABLES = sys.version_info < (3, 12)
+"""Whether the variables of a comprehension are there after an error. Later versions of Python make
+it a part of the function and forget them. Then the item that the batch is at goes through the steps
+once more, up to the one that failed; not through a flat map, which may give something else then, or
+no end of it, so that loops are written for these."""
 
 _INDENT = "    "
 
@@ -100,8 +106,11 @@ class FusedFunction:
             self._behind = FusedFunction(self.steps[index + 1 :], takes_events=self.takes_events)
         return self._behind
 
-    def locate(self, error: BaseException) -> tuple[Any, str] | None:
-        """Item and step name that ``error``, raised by :attr:`call`, is about."""
+    def locate(self, error: BaseException, at_hand: Callable[[], Any]) -> tuple[Any, str] | None:
+        """Item and step name that ``error``, raised by :attr:`call`, is about.
+
+        ``at_hand`` gives what was taken last from the batch.
+        """
         traceback: TracebackType | None = error.__traceback__
         while traceback is not None:
             frame = traceback.tb_frame
@@ -109,9 +118,19 @@ class FusedFunction:
                 index = self._owner(traceback.tb_lasti)
                 if index is None:
                     return None
-                return frame.f_locals[self._inputs[index]], self.steps[index].policy.step
+                name, known = self._inputs[index], frame.f_locals
+                item = known[name] if name in known else self._input_again(index, at_hand())
+                return item, self.steps[index].policy.step
             traceback = traceback.tb_next
         return None
+
+    def _input_again(self, index: int, item: Any) -> Any:
+        """What a step gets of an item of the batch, where there is no flat map."""
+        value = item[1] if self.takes_events else item
+        for step in self.steps[:index]:
+            if step.kind == "map":
+                value = step.fn(value)
+        return value
 
     def _owner(self, offset: int) -> int | None:
         """The step that an instruction belongs to.
@@ -184,7 +203,8 @@ class _Writer:
         # What the last step has made a list of is faster added as a whole.
         extends = steps[-1].kind == "flat_map" and not self._takes_events
         calls = all(s.policy.fails and not isinstance(s.fn, Expression) for s in steps)
-        if COMPREHENDS and not extends and calls:
+        is_located = KEEPS_VARIABLES or all(s.kind != "flat_map" for s in steps)
+        if COMPREHENDS and not extends and calls and is_located:
             return self._write_comprehension(steps)
         return self._write_loops(steps)
 
@@ -402,22 +422,31 @@ class Run:
     def results(self, batch: Sequence[Any]) -> Output:
         return self.expansion.run(self.apply, batch, self._tail)
 
-    def apply(self, items: Iterable[Any]) -> list[Any]:
+    def apply(self, items: Sequence[Any] | Iterator[Any]) -> list[Any]:
         return self._call(self._function, items, 0)
 
     def _apply_behind(self, results: Sequence[Any]) -> list[Any]:
         return self._call(self._function.behind(self._flat), results, self._flat + 1)
 
-    def _call(self, function: FusedFunction, items: Iterable[Any], first: int) -> list[Any]:
+    def _at_hand(self, items: Sequence[Any] | Iterator[Any], position: Iterator[Any]) -> Any:
+        """What was taken last from a batch, or from what the expansion has made of one."""
+        if isinstance(items, Sequence):
+            return item_at(items, position)
+        return self.expansion.at_hand()
+
+    def _call(
+        self, function: FusedFunction, items: Sequence[Any] | Iterator[Any], first: int
+    ) -> list[Any]:
         def reject(index: int, item: Any, error: Exception) -> None:
             self._processor.reject(self._policies[first + index], item, error)
 
+        position = iter(items)
         try:
-            return function.call(items, reject, self.expansion.expand)
+            return function.call(position, reject, self.expansion.expand)
         except ItemFailedError:
             raise
         except Exception as error:
-            located = function.locate(error)
+            located = function.locate(error, lambda: self._at_hand(items, position))
             if located is None:
                 raise
             item, step = located
