@@ -40,7 +40,15 @@ from jetlet.pipeline.expressions.nodes import (
 from jetlet.pipeline.expressions.operations import MAX_INT, OPERATIONS, checked, truth
 from jetlet.pipeline.generated import compiled
 
-__all__ = ["Source", "each_of", "exact_function_of", "function_of", "recalculate"]
+__all__ = [
+    "Source",
+    "each_of",
+    "exact_function_of",
+    "function_of",
+    "made_of",
+    "passes_null",
+    "recalculate",
+]
 
 ItemFunction = Callable[[Any], Any]
 Known = dict[Node, str]
@@ -197,11 +205,15 @@ class Source:
             case Call("and" | "or" as operation, (left, right)):
                 return self._both(operation, left, right, known)
             case Call("not", (argument,)):
-                if self._is_fast and _is_truth(argument) and _passes_null(argument):
+                if self._is_fast and _is_truth(argument) and passes_null(argument):
                     return self._unless_null(argument, known, "(not {})")
                 return f"{self.bind(OPERATIONS['not'].function)}({self.write(argument, known)})"
             case Call("is_null", (argument,)):
-                return f"({self.write(argument, known)} is None)"
+                text = self.write(argument, known)
+                if Item() not in walk(argument):
+                    # By name: Python warns of asking that of what it sees is a constant.
+                    text = f"({self.variable()} := {text})"
+                return f"({text} is None)"
             case Call("fill_null", (value, other)):
                 text, v = self.write(value, known), self.variable()
                 return f"({self.write(other, known)} if ({v} := {text}) is None else {v})"
@@ -218,7 +230,7 @@ class Source:
         """The value of an operation, put into a template; null if it is made of one that is."""
         known = dict(known)
         tests: list[str] = []
-        for part in dict.fromkeys(_made_of(node)):
+        for part in dict.fromkeys(made_of(node)):
             text = self.write(part, known)
             if part in known:
                 tests.append(f"{text} is None")
@@ -230,7 +242,7 @@ class Source:
 
     def _calculation(self, node: Node, known: Known, *, is_within_checked: bool = False) -> str:
         """An operation on what is not null; the bounds of its result may be seen to outside."""
-        if node in known or not _passes_null(node):
+        if node in known or not passes_null(node):
             return self.write(node, known)
         if isinstance(node, Field | Element):
             return self._part(node, self._calculation(node.of, known))
@@ -312,20 +324,20 @@ def _is_written_as_it_is(value: Any) -> bool:
     return type(value) in (int, str) or (type(value) is float and isfinite(value))
 
 
-def _passes_null(node: Node) -> bool:
+def passes_null(node: Node) -> bool:
     """True for what is null if anything that it is made of is."""
     if isinstance(node, Call):
         return not OPERATIONS[node.operation].takes_null
     return isinstance(node, Field | Element | Cast)
 
 
-def _made_of(node: Node) -> Iterator[Node]:
+def made_of(node: Node) -> Iterator[Node]:
     """What the operations of a tree begin with, as far as it may be null."""
     for index, child in enumerate(node.children):
         if isinstance(node, Call) and index in OPERATIONS[node.operation].literals:
             continue
-        if isinstance(child, Call | Cast) and _passes_null(child):
-            yield from _made_of(child)
+        if isinstance(child, Call | Cast) and passes_null(child):
+            yield from made_of(child)
         elif not isinstance(child, Literal | Record | Tuple) and not _asks_for_null(child):
             yield child
 

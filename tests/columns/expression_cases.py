@@ -1,0 +1,245 @@
+"""Random expressions over random columns, and what Python gives for them, to compare others with.
+
+A case is one expression and one row. As a program it runs many::
+
+    python tests/columns/expression_cases.py 1000000 [seed]
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+import sys
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from jetlet import col, lit, when
+from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
+from jetlet.core.table import Table
+from jetlet.pipeline.expressions.python_source import exact_function_of, function_of
+
+EXTREMES = [0, 1, -1, 2, 3, -7, 10, 2**53, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
+FLOATS = [0.0, -0.0, 1.0, -1.5, 0.1, 1e308, math.inf, -math.inf, math.nan]
+LETTERS = "aAbß\u0130\u03c3\u03a3 é\x1c\u2003z\U0001f600"
+
+
+def _integer(chance):
+    return chance.choice(EXTREMES) if chance.random() < 0.4 else chance.randint(-100, 100)
+
+
+def _float(chance):
+    return chance.choice(FLOATS) if chance.random() < 0.4 else chance.uniform(-100, 100)
+
+
+def _text(chance):
+    return "".join(chance.choices(LETTERS, k=chance.randint(0, 6)))
+
+
+def _truth(chance):
+    return chance.random() < 0.5
+
+
+def _moment(chance):
+    microseconds = chance.randrange(200 * 366 * 86_400 * 10**6)
+    return dt.datetime(1900, 1, 1) + dt.timedelta(microseconds=microseconds)  # noqa: DTZ001
+
+
+def _day(chance):
+    return dt.date(1700, 1, 1) + dt.timedelta(chance.randrange(400 * 366))
+
+
+TYPES = {
+    "i": (_integer, pa.int64()),
+    "j": (_integer, pa.int64()),
+    "small": (lambda chance: chance.randint(-128, 127), pa.int8()),
+    "f": (_float, pa.float64()),
+    "g": (_float, pa.float64()),
+    "s": (_text, pa.string()),
+    "t": (_text, pa.large_string()),
+    "b": (_truth, pa.bool_()),
+    "c": (_truth, pa.bool_()),
+    "at": (_moment, pa.timestamp("us")),
+    "day": (_day, pa.date32()),
+}
+
+
+def random_batch(number, size):
+    """A batch of rows with every type of column, a fifth of it null."""
+    chance = random.Random(number)
+    return pa.record_batch(
+        {
+            name: pa.array(
+                [None if chance.random() < 0.2 else make(chance) for _ in range(size)], kind
+            )
+            for name, (make, kind) in TYPES.items()
+        }
+    )
+
+
+def numbers(depth):
+    leaf = st.sampled_from([col("i"), col("j"), col("small"), col("f"), col("g"), col("b")])
+    leaf |= st.sampled_from([lit(0), lit(1), lit(3), lit(-7), lit(2**62), lit(0.5), lit(True)])
+    leaf |= st.sampled_from(
+        [
+            col("s").len(),
+            col("at").year(),
+            col("at").microsecond(),
+            col("at").epoch_ms(),
+            col("at").weekday(),
+            col("day").year(),
+            col("day").month(),
+            col("day").day(),
+            col("day").weekday(),
+        ]
+    )
+    if depth == 0:
+        return leaf
+    inner = numbers(depth - 1)
+    return (
+        leaf
+        | st.builds(lambda a, b: a + b, inner, inner)
+        | st.builds(lambda a, b: a - b, inner, inner)
+        | st.builds(lambda a, b: a * b, inner, inner)
+        | st.builds(lambda a, b: a / b, inner, inner)
+        | st.builds(lambda a, b: a // b, inner, inner)
+        | st.builds(lambda a, b: a % b, inner, inner)
+        | st.builds(lambda a: -a, inner)
+        | st.builds(abs, inner)
+        | st.builds(lambda a, b: a.fill_null(b), inner, inner)
+        | st.builds(lambda a: a.cast(int), inner)
+        | st.builds(lambda a: a.cast(float), inner)
+        | st.builds(lambda c, a, b: when(c).then(a).otherwise(b), truths(depth - 1), inner, inner)
+    )
+
+
+def truths(depth):
+    leaf = st.sampled_from([col("b"), col("c"), col("i").is_null(), col("s").is_in(["a", "b"])])
+    leaf |= st.sampled_from([col("i").is_in([1, 2**62]), col("s").startswith("a")])
+    leaf |= st.sampled_from([col("t").contains("ß"), col("s") < col("t"), col("s") == "a"])
+    leaf |= st.sampled_from([col("i") == col("f"), col("s").endswith("A"), col("i").cast(bool)])
+    leaf |= st.sampled_from([col("day") < dt.date(1970, 1, 1), col("f") <= col("g")])
+    leaf |= st.sampled_from([col("small") > col("f"), col("f").cast(bool), col("f") != 0.5])
+    if depth == 0:
+        return leaf
+    inner, number = truths(depth - 1), numbers(depth - 1)
+    return (
+        leaf
+        | st.builds(lambda a, b: a & b, inner, inner)
+        | st.builds(lambda a, b: a | b, inner, inner)
+        | st.builds(lambda a: ~a, inner)
+        | st.builds(lambda a: a.is_null(), number)
+        | st.builds(lambda a, b: a < b, number, number)
+        | st.builds(lambda a, b: a >= b, number, number)
+        | st.builds(lambda a, b: a != b, number, number)
+    )
+
+
+words = st.sampled_from(
+    [
+        col("s").upper(),
+        col("s").lower(),
+        col("s").strip(),
+        col("t").strip("aA"),
+        col("s").replace("a", "bb"),
+        col("s")[1:3],
+        col("s")[2:],
+        col("s") + col("t"),
+        col("s").concat("-", col("t")),
+        col("i").cast(str),
+        col("s").fill_null("none"),
+        when(col("b")).then(col("s")).otherwise(col("t")),
+    ]
+)
+expressions = numbers(2) | truths(2) | words
+batches = st.integers(0, 2**32)
+"""Numbers of random batches."""
+
+
+def exactly(value):
+    """Told apart by type, and -0.0 from 0.0, while a NaN is like another."""
+    return type(value), repr(value)
+
+
+class Failed:
+    """Stands for what has no value."""
+
+
+def expected(expression, items):
+    """What an expression means for each item."""
+    function = exact_function_of(tree_of(expression))
+    found = []
+    for item in items:
+        try:
+            found.append(function(item))
+        except Exception:
+            found.append(Failed)
+    return found
+
+
+def check_python(expression, items, wanted):
+    """The fast function gives the same, or fails where the exact one does."""
+    function = function_of(tree_of(expression))
+    for item, value in zip(items, wanted, strict=True):
+        try:
+            found = function(item)
+        except Exception:
+            found = Failed
+        assert exactly(found) == exactly(value), (expression, item)
+
+
+def check_columns(expression, table, wanted):
+    """Columns give the same, or leave it to Python, as they have to where anything fails.
+
+    False if they have left it.
+    """
+    tree = tree_of(expression)
+    assert can_compile(tree)
+    try:
+        found = evaluate(tree, table)
+    except (LeaveToPython, pa.ArrowException, OverflowError):
+        return False
+    assert list(map(exactly, found.items())) == list(map(exactly, wanted)), expression
+    return True
+
+
+ROWS, EXPRESSIONS = 250, 40
+"""Of one example of a long run."""
+
+
+def main(arguments):
+    """Run many cases, and print how many there were."""
+    count, *rest = [int(each) for each in arguments if not each.startswith("-")]
+    tally = dict.fromkeys(["cases", "in columns"], 0)
+
+    @seed(rest[0] if rest else random.SystemRandom().randrange(2**32))
+    @settings(
+        max_examples=-(-count // (ROWS * EXPRESSIONS)),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(batches, st.lists(expressions, min_size=EXPRESSIONS, max_size=EXPRESSIONS))
+    def run(number, chosen):
+        batch = random_batch(number, ROWS)
+        table = Table.of(batch)
+        wanted = [expected(each, table.items()) for each in chosen]
+        for expression, values in zip(chosen, wanted, strict=True):
+            check_python(expression, table.items(), values)
+            tally["cases"] += ROWS
+            # A row that fails leaves all of a batch to Python: those that do not are tried alone.
+            good = [i for i, value in enumerate(values) if value is not Failed]
+            part = table.take(pa.array(good, pa.int64()))
+            if good and check_columns(expression, part, [values[i] for i in good]):
+                tally["in columns"] += len(good)
+
+    run()
+    print(", ".join(f"{value:,} {name}" for name, value in tally.items()), "and no difference")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
