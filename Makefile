@@ -31,7 +31,7 @@ QUIETLY = >$(INSTALL_LOG) 2>&1 || { cat $(INSTALL_LOG) >&2; exit 1; }
 
 # Tests start hundreds of processes, and each of pytest's rewrites all assertions. Where compiled code
 # must not be kept, which some images for containers demand, that takes minutes.
-test check: export PYTHONDONTWRITEBYTECODE :=
+test check test-sparks: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -53,7 +53,8 @@ check: lint ## lint, then run the tests without Spark, processes and servers (a 
 		-m 'not (spark or cluster or fault or server or process or slow)' $(PYTEST_ARGS)
 
 test-sparks: ## run the tests on older Sparks (SPARKS="3.5 4.0" PARTS=parity,connect to choose)
-	@$(PYTHON) tests/sparks.py $(SPARKS) $(if $(PARTS),--parts $(PARTS)) --jobs $(JOBS)
+	@$(PYTHON) tests/sparks.py $(SPARKS) $(if $(PARTS),--parts $(PARTS)) \
+		$(if $(IF_POSSIBLE),--if-possible) --jobs $(JOBS)
 
 lint: setup ## ruff check, ruff format --check, mypy --strict on src
 	$(BIN)/ruff check .
