@@ -130,6 +130,12 @@ def test_frames_in_and_out(results):
     assert results["frames"] == [[n, str(n)] for n in range(100)]
 
 
+@before_4_0
+def test_objects_that_a_newer_server_packs_are_told_not_to_come_back(results):
+    assert "from a server whose PySpark packs them in another way" in results["module"]
+
+
+@since_4_0
 def test_jetlet_and_a_module_of_the_user_are_sent_along(results, bare_python):
     numbers, (python, package) = results["module"]
     assert numbers == [0, 1, 2, 3, 4]

@@ -180,6 +180,13 @@ def test_what_was_to_be_kept_and_is_lost_can_be_run_again():
             "the executors run Python 3, 12, and this program",
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "pyarrow cannot be imported where"),
+        (
+            (
+                "Can't get attribute '_class_setstate' on <module 'pyspark.cloudpickle.cloudpickle'"
+                " from '/usr/lib/python3/pyspark/cloudpickle/cloudpickle.py'>"
+            ),
+            "objects of a class of this program cannot come back from a server",
+        ),
         ("Python worker failed to connect back.", "a Python worker took too long to start"),
         (
             (

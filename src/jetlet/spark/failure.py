@@ -110,6 +110,12 @@ _SYMPTOMS = (
         "set PYSPARK_PYTHON to an interpreter there that has it",
     ),
     _Symptom(
+        r"Can't get attribute '\w+' on <module 'pyspark\.cloudpickle",
+        "objects of a class of this program cannot come back from a server whose PySpark packs "
+        "them in another way: have the version of the server here, or let what comes back be "
+        "tuples and dicts",
+    ),
+    _Symptom(
         r"INFINITE_STREAMING_TRIGGER_NOT_SUPPORTED|Trigger type \w+ is not supported",
         "this platform runs no stream without an end: write sources.spark_stream(..., "
         "available_now=True), which reads what there is when the job starts",
