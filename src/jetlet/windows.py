@@ -8,6 +8,7 @@ from __future__ import annotations
 from jetlet.pipeline.windows import (
     CalendarDayWindow,
     CumulativeWindow,
+    RevisedWindowResult,
     SessionWindow,
     SlidingWindow,
     Window,
@@ -22,6 +23,7 @@ from jetlet.pipeline.windows import (
 __all__ = [
     "CalendarDayWindow",
     "CumulativeWindow",
+    "RevisedWindowResult",
     "SessionWindow",
     "SlidingWindow",
     "Window",

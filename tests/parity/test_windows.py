@@ -15,6 +15,7 @@ WINDOWS = {
     "odd": windows.sliding(700, 300),
     "with gaps": windows.sliding(200, 300),
     "session": windows.session(20),
+    "sliding with lateness": windows.sliding(1000, 250).allow_lateness(100),
     "limited session": windows.session(20, max_length=50),
     "offset": windows.sliding(500, 250, offset=-20),
     "cumulative": windows.cumulative(1000, 250, offset=100),

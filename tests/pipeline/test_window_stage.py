@@ -185,3 +185,29 @@ class TestJoins:
             join(keyed, late=5)
         with pytest.raises(InvalidArgumentError, match="on_error must be"):
             join(keyed, on_error="ignore")
+
+
+def test_lateness_where_no_result_would_take_the_place_of_another_is_refused(timed):
+    with pytest.raises(InvalidArgumentError, match="larger allowed_lag"):
+        windows.session(10).allow_lateness(5)
+    late = windows.tumbling(10).allow_lateness(5)
+    with pytest.raises(InvalidArgumentError, match=r"agg.pick_any\(\)"):
+        timed.window(late).distinct()
+    keyed = timed.grouping_key(abs)
+    with pytest.raises(InvalidArgumentError, match=r"agg.to_list\(\)"):
+        keyed.window(late).inner_join(keyed)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: windows.tumbling(10, offset=1.5), "offset is a duration"),
+        (lambda: windows.cumulative(10, 3), "no multiple of the step"),
+        (lambda: windows.calendar_days("Atlantis/Poseidonis"), "'Europe/Berlin'"),
+        (lambda: windows.session(10, max_length=0), "at least 1 ms"),
+        (lambda: windows.tumbling(10).allow_lateness(0), "at least 1 ms"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(make, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        make()

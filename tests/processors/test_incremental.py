@@ -21,6 +21,7 @@ from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, StatefulProcessor
 from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
 from jetlet.processors.time.interval_join import IntervalJoinProcessor
 from jetlet.processors.time.limited_session import LimitedSessionProcessor
+from jetlet.processors.time.revising_window import RevisingWindowProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
 from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.snapshots.incremental import MAIN, TableChange
@@ -79,6 +80,12 @@ PROCESSORS = {
         emits_frames=True,
     ),
     "session": partial(SessionWindowProcessor, windows.session(4), agg.to_list(), [whole_item]),
+    "revising": partial(
+        RevisingWindowProcessor,
+        windows.sliding(10, 5).allow_lateness(7),
+        agg.counting(),
+        [whole_item],
+    ),
     "limited session": partial(
         LimitedSessionProcessor,
         windows.session(4, max_length=7),

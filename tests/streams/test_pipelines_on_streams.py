@@ -246,3 +246,20 @@ def test_windows_on_several_members():
         engine.submit(p).join(60)
     assert sum(window.result for window in out.items) == 2 * 800
     assert len({tuple(window)[:3] for window in out.items}) == len(out.items)
+
+
+def test_late_items_revise_results(engine):
+    p, out, late = Pipeline("p"), sinks.collect(), sinks.collect(name="late")
+    script = [Timed(5, "a"), pause(100), Timed(25, "b"), pause(100), Timed(3, "late"), pause(100)]
+    script += [Timed(40, "c"), pause(100), Timed(4, "too late"), END]
+    window = windows.tumbling(10).allow_lateness(20)
+    stage = read(p, script).grouping_key(lambda item: 0).window(window)
+    stage.aggregate(agg.to_list(), late=late).write_to(out)
+    engine.submit(p).join(60)
+    assert [(w.start, w.result, w.revision) for w in out.items] == [
+        (0, ["a"], 0),
+        (0, ["a", "late"], 1),
+        (20, ["b"], 0),
+        (40, ["c"], 0),
+    ]
+    assert late.items == ["too late"]

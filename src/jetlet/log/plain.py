@@ -104,6 +104,7 @@ _MAKERS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("ipaddress", "IPv4Address"): _address("IPv4Address"),
     ("ipaddress", "IPv6Address"): _address("IPv6Address"),
     ("jetlet.pipeline.windows", "EarlyWindowResult"): _window("EarlyWindowResult"),
+    ("jetlet.pipeline.windows", "RevisedWindowResult"): _window("RevisedWindowResult"),
     ("jetlet.pipeline.windows", "WindowResult"): _window("WindowResult"),
     ("zoneinfo", "ZoneInfo"): _zone,
 }
@@ -134,7 +135,8 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if kind.__qualname__ == "ZoneInfo":
             return kind, (obj.key,)  # by itself it asks for getattr, which could get anything
-        return (kind, tuple(obj)) if isinstance(obj, tuple) else NotImplemented
+        is_tuple = isinstance(obj, tuple) and "__reduce__" not in vars(kind)
+        return (kind, tuple(obj)) if is_tuple else NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

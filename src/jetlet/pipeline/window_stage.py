@@ -150,6 +150,7 @@ class WindowStage(Generic[T, K]):
 
         Each comes as the result of a :class:`~jetlet.WindowResult`.
         """
+        self._check_lateness("distinct", "aggregate(agg.pick_any())")
         name = name or "window-and-distinct"
         if self._key_fn is not None:
             return self._aggregate((), pick_any(), late, state, name, local_parallelism)
@@ -277,6 +278,7 @@ class WindowStage(Generic[T, K]):
                 f"{method} pairs items with the same key: write "
                 f"stage.grouping_key(lambda item: ...).window(...).{method}(...)"
             )
+        self._check_lateness(method, "aggregate2(...) with agg.to_list()")
         keyed_other(method, other, "other")
         check_pair_function(method, to_output)
         name = name or f"window-and-{method.replace('_', '-')}"
@@ -340,6 +342,13 @@ class WindowStage(Generic[T, K]):
             )
         check_timestamps(other, "a window")
         return other, key_fn
+
+    def _check_lateness(self, method: str, instead: str) -> None:
+        if self._window.lateness is not None:
+            raise InvalidArgumentError(
+                f"{method} gives items by themselves, and with allow_lateness all of a window "
+                f"would come again: write .{instead}, whose results take the place of each other"
+            )
 
     def _check_combine(self, operation: AggregateOperation[Any, Any, Any]) -> None:
         if operation.combine is not None:

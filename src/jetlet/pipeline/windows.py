@@ -32,12 +32,44 @@ class WindowResult(NamedTuple, Generic[K, R]):
 
     @property
     def is_early(self) -> bool:
-        """True if the window may still change."""
+        """True if the window is not complete yet."""
         return isinstance(self, EarlyWindowResult)
+
+    @property
+    def revision(self) -> int:
+        """How many late items it has that no result before had a chance to have; 0 unless the
+        window allows lateness, and more with each result that comes in the place of another.
+        """
+        return 0
 
 
 class EarlyWindowResult(WindowResult[Any, Any]):
     """What a window holds so far; the final result follows."""
+
+
+class RevisedWindowResult(WindowResult[Any, Any]):
+    """What a window holds with items that came late; it takes the place of the result before."""
+
+    def __new__(cls, start: int, end: int, key: Any, result: Any, revision: int = 1) -> Self:
+        self = super().__new__(cls, start, end, key, result)
+        self.number(revision)
+        return self
+
+    def number(self, revision: int) -> None:
+        """Say which revision it is."""
+        self.__dict__["revision"] = revision
+
+    @property
+    def revision(self) -> int:
+        return self.__dict__["revision"]  # type: ignore[no-any-return]
+
+    def _replace(self, **fields: Any) -> Self:
+        changed = type(self)(*super()._replace(**fields))
+        changed.number(self.revision)
+        return changed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RevisedWindowResult, (*self, self.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +78,20 @@ class Window:
 
     early_period: int | None = None
     """Milliseconds between two early results."""
+    lateness: int | None = None
+    """Milliseconds for which a window takes late items after it was emitted."""
 
     def early_results(self, period: Duration) -> Self:
         """Also emit what each window holds so far, every ``period``."""
         return replace(self, early_period=to_ms("early_results: period", period, minimum=1))
+
+    def allow_lateness(self, lateness: Duration) -> Self:
+        """Take items that come late, up to so long after the window was complete.
+
+        With the next watermark the result of their key comes again, with a ``revision`` that is
+        higher than that of the one before, whose place it takes.
+        """
+        return replace(self, lateness=to_ms("allow_lateness: lateness", lateness, minimum=1))
 
     def next_early(self, now_ms: int) -> int:
         """When early results are due next: at every multiple of the period."""
@@ -127,7 +169,7 @@ class FrameWindow(Window):
 
     @property
     def has_frames(self) -> bool:
-        return self.early_period is None
+        return self.early_period is None and self.lateness is None
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -171,7 +213,7 @@ class SlidingWindow(FrameWindow):
         return end - self.size + self.slide
 
     def last_end(self, frame_end: int) -> int:
-        return frame_end + self.size
+        return frame_end + self.size - self.frame_length
 
     @property
     def watermark_step(self) -> int:
@@ -293,6 +335,13 @@ class SessionWindow(Window):
 
     gap: int = 1
     max_length: int | None = None
+
+    def allow_lateness(self, lateness: Duration) -> Self:
+        raise InvalidArgumentError(
+            "allow_lateness: a late item may join two sessions that were emitted, so no result "
+            "would take the place of another: write a larger allowed_lag where the timestamps come "
+            "from, .early_results(period) to see sessions earlier, or late=... for late items"
+        )
 
     @property
     def watermark_step(self) -> int:

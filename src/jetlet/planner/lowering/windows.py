@@ -15,6 +15,7 @@ from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
 from jetlet.processors.time.limited_session import LimitedSessionProcessor
+from jetlet.processors.time.revising_window import RevisingWindowProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
 from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
 
@@ -28,7 +29,9 @@ def _lower_window(
         _in_two_stages(window, transform, node, dag, sides)
         return
     make: Any = SlidingWindowProcessor
-    if isinstance(window, SessionWindow):
+    if window.lateness is not None:
+        make = RevisingWindowProcessor
+    elif isinstance(window, SessionWindow):
         is_limited = window.max_length is not None
         make = LimitedSessionProcessor if is_limited else SessionWindowProcessor
     only = partial(
