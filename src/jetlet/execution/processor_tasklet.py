@@ -475,6 +475,7 @@ class ProcessorTasklet(Tasklet):
         if edge.is_restore:
             if not self.processor.finish_snapshot_restore():
                 return
+            self._part.restored()
             self._is_restoring = any(e.is_restore for e in self._edges if e is not edge)
         else:
             if not self.processor.complete_edge(edge.ordinal):

@@ -108,7 +108,7 @@ class SnapshotDriver:
         self._ended = dict(job.ended)
         self._reports: dict[int, MemberReport] = {}
         self._directory: SnapshotDirectory | None = None
-        self._chains: dict[int, tuple[ChainFile, ...]] = {}
+        self._chains: dict[int, tuple[ChainFile, ...]] = dict(job.chains)
         """By member, the files with what has changed of its state, as of the last good snapshot."""
         self._began = 0.0
         self._began_ms = 0
@@ -315,6 +315,7 @@ class SnapshotDriver:
             for vertex, (entries, size) in report.vertices.items():
                 before = sizes.get(vertex, (0, 0))
                 sizes[vertex] = (before[0] + entries, before[1] + size)
+        chained = {vertex for report in reports for vertex in report.chained}
         indexes: dict[str, list[int]] = {}
         for each in ended:
             if each.processor < EARLIER:
@@ -326,6 +327,7 @@ class SnapshotDriver:
                 schema_version=versions.get(vertex, 1),
                 definition=definitions.get(vertex),
                 ended=tuple(sorted(indexes.get(vertex, ()))),
+                chained=vertex in chained,
             )
             for vertex, processors in self._job.processors.items()
         }

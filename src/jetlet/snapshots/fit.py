@@ -12,7 +12,8 @@ from jetlet.core.processor import Processor
 from jetlet.core.traits import State
 from jetlet.core.vertex import Vertex
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.format import VertexState
+from jetlet.snapshots.format import SnapshotRecord, VertexState
+from jetlet.snapshots.incremental import Incremental
 from jetlet.snapshots.restore import make_fit
 from jetlet.snapshots.store import StoredSnapshot
 
@@ -55,6 +56,22 @@ def check_fit(stored: StoredSnapshot, dag: DAG, *, allow_changes: bool) -> None:
             f"to let the new ones begin without any"
         )
     logger.warning("%s is restored without some stages: %s", where, changes)
+
+
+def is_chained_alike(record: SnapshotRecord, dag: DAG) -> bool:
+    """True if what was saved by its changes is so again, and in the same form."""
+    for vertex in dag:
+        saved, processor = record.vertices[vertex.name], _sample(vertex)
+        if saved.has_ended:
+            continue
+        is_chained = isinstance(processor, Incremental) and processor.saves_changes
+        if is_chained != saved.chained:
+            return False
+        if is_chained and processor is not None:
+            made_by = (processor.schema_version, processor.state_definition())
+            if made_by != (saved.schema_version, saved.definition):
+                return False
+    return True
 
 
 def _listed(what: str, names: Iterable[str]) -> str:

@@ -255,6 +255,8 @@ class VertexState:
     """Indexes of the processors that had completed when the snapshot was taken."""
     definition: Mapping[str, Any] | None = None
     """What its state was made by; ``None`` if that makes no difference, or is not known."""
+    chained: bool = False
+    """True if its state is saved by its changes."""
 
     @property
     def has_ended(self) -> bool:

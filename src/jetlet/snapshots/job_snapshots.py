@@ -16,8 +16,8 @@ from jetlet.core.dag import DAG
 from jetlet.errors import JobStateError, SnapshotError
 from jetlet.snapshots.context import EXACTLY_ONCE, NONE
 from jetlet.snapshots.directory import SnapshotDirectory
-from jetlet.snapshots.fit import check_fit
-from jetlet.snapshots.format import REPORTS, STATE, Chunk
+from jetlet.snapshots.fit import check_fit, is_chained_alike
+from jetlet.snapshots.format import REPORTS, STATE, ChainFile, Chunk, SnapshotRecord
 from jetlet.snapshots.member_report import EndedProcessor
 from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import (
@@ -27,6 +27,7 @@ from jetlet.snapshots.store import (
     StoredSnapshot,
     open_export,
 )
+from jetlet.snapshots.writer import member_of
 from jetlet.storage.file_systems import is_url, locate
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class JobSnapshots:
         """Why snapshots have failed since the last good one, as it was told."""
         self.ended: dict[tuple[str, int], EndedProcessor] = {}
         """Processors that had completed before the attempt began, by vertex and index."""
+        self.chains: dict[int, tuple[ChainFile, ...]] = {}
+        """By member, the chains that go on; none if they begin anew."""
         self._dag = dag
         self._is_first = True
         self._lock = threading.Lock()
@@ -148,9 +151,12 @@ class JobSnapshots:
         own = attempt.restored if attempt.good_areas else None
         self.committed = None if own is None else own.record.order
         self.ended = {}
+        self.chains = {}
         if attempt.restored is not None:
             check_fit(attempt.restored, self._dag, allow_changes=config.allow_changed_stages)
             self._recall(attempt.restored)
+            if own is not None and self._is_alike(own.record):
+                self.chains = chains_of(own.record)
             logger.info(
                 "job %s goes on from snapshot %d in %s",
                 self.job_name,
@@ -158,6 +164,20 @@ class JobSnapshots:
                 attempt.restored.directory.path,
             )
         return attempt
+
+    @property
+    def chains_since(self) -> int | None:
+        """The first number in the chains that go on; ``None`` if they begin anew."""
+        return min((chain[0].number for chain in self.chains.values()), default=None)
+
+    def _is_alike(self, record: SnapshotRecord) -> bool:
+        """True if each processor gets its own state back, as it was."""
+        processors = {vertex: state.processors for vertex, state in record.vertices.items()}
+        return (
+            record.members == self.members
+            and processors == self.processors
+            and is_chained_alike(record, self._dag)
+        )
 
     def _initial(self) -> StoredSnapshot | None:
         name = self.config.initial_snapshot
@@ -263,6 +283,14 @@ EARLIER = 1 << 31
 """Above the number of any processor: for what those of an earlier layout have left."""
 ENDED_SUFFIX = "-ended.state"
 """Ends the name of the file with what completed processors have left."""
+
+
+def chains_of(record: SnapshotRecord) -> dict[int, tuple[ChainFile, ...]]:
+    """The chains of a snapshot by member, the oldest file first."""
+    chains: dict[int, list[ChainFile]] = {}
+    for file in sorted(record.chain):
+        chains.setdefault(member_of(file.name), []).append(file)
+    return {member: tuple(chain) for member, chain in chains.items()}
 
 
 def chunks_of(ended: Sequence[EndedProcessor], over: Sequence[str]) -> list[Chunk]:

@@ -33,6 +33,7 @@ class LocalSnapshots:
         self.member = MemberSnapshots(
             SnapshotContext(job.config.processing_guarantee, attempt.next_id - 1),
             SnapshotWriter(0, attempt.epoch, list(job.processors)),
+            job.chains_since,
         )
         restored = attempt.restored
         self.restore = None if restored is None else Restore(restored.record, restored.directory, 1)

@@ -18,11 +18,15 @@ from jetlet.snapshots.writer import SnapshotWriter, Written
 class MemberSnapshots:
     """Joins the tasklets, which save their state, with the writer, which brings it to a file.
 
-    Who drives it says ``begin`` and ``finish``, each after the answer to the one before.
+    Who drives it says ``begin`` and ``finish``, each after the answer to the one before. With
+    ``since`` the chains of the snapshot that is restored go on: they have everything from there on.
     """
 
-    def __init__(self, context: SnapshotContext, writer: SnapshotWriter) -> None:
+    def __init__(
+        self, context: SnapshotContext, writer: SnapshotWriter, since: int | None = None
+    ) -> None:
         self.context = context
+        self._since = since
         self.schema_versions: dict[str, int] = {}
         """Schema versions of the vertices whose state has another one than 1."""
         self.definitions: dict[str, Mapping[str, Any]] = {}
@@ -55,7 +59,7 @@ class MemberSnapshots:
     ) -> ChainPart | None:
         """What hands over the changes of a processor's state; ``None`` if it saves all of it."""
         if isinstance(processor, Incremental) and processor.saves_changes:
-            return ChainPart(vertex, index, processor, sink, self)
+            return ChainPart(vertex, index, processor, sink, self, self._since)
         return None
 
     def note_part(
@@ -93,6 +97,7 @@ class MemberSnapshots:
                     ended,
                     written.changes,
                     min((since for since, _ in parts.values()), default=None),
+                    tuple({vertex for vertex, _ in parts}),
                 )
             )
 

@@ -44,3 +44,5 @@ class MemberReport:
     since: int | None = None
     """The snapshot since which the member's files of changes have everything; ``None`` if it has
     no state that is saved by its changes."""
+    chained: tuple[str, ...] = ()
+    """The vertices whose state is saved by its changes."""

@@ -54,6 +54,11 @@ class TaskletSnapshots:
             return processor.save_to_snapshot()
         return self._changes.save(active, outbox)
 
+    def restored(self) -> None:
+        """The processor has its state back."""
+        if self._changes is not None:
+            self._changes.restored()
+
     def finish(self, *, success: bool) -> None:
         """The outcome of the snapshot is known."""
         if self._changes is not None:

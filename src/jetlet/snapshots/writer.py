@@ -151,6 +151,11 @@ def _written(file: _OpenFile | None, changes: _OpenFile | None) -> Written:
     return Written(whole, changed, sizes)
 
 
+def member_of(name: str) -> int:
+    """The member that has written a file of this name."""
+    return int(name.rpartition("-")[2].partition(".")[0])
+
+
 class _OpenFile:
     """The file of one snapshot; it is created with the first chunk."""
 

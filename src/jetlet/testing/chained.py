@@ -27,7 +27,7 @@ class Chained:
         self._outbox = outbox
         self._chunks: list[Chunk] = []
         self._sink = StateSink("vertex", 0, self._chunks.append, lambda: False, dump)
-        self._part = ChainPart("vertex", 0, processor, self._sink, self, lambda processor: 1)
+        self._part = ChainPart("vertex", 0, processor, self._sink, self, None, lambda processor: 1)
         self._files: dict[int, list[Chunk]] = {}
         self._number = 0
         self._since = 0

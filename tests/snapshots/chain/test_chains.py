@@ -15,12 +15,13 @@ from jetlet.core.partitioning import assign, partition_id
 from jetlet.errors import SnapshotError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.queue import BoundedQueue
-from jetlet.snapshots.chain import sweep
+from jetlet.snapshots.chain import part, sweep
 from jetlet.snapshots.chain.contents import entries, latest
 from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.driver import _longer
 from jetlet.snapshots.format import SnapshotRecord, VertexState
 from jetlet.snapshots.incremental import Incremental
+from jetlet.snapshots.job_snapshots import chains_of
 from jetlet.snapshots.member import MemberSnapshots
 from jetlet.snapshots.restore import Restore, Route
 from jetlet.snapshots.signing import Signer
@@ -111,10 +112,10 @@ class Outbox:
 class Member:
     """A processor, and what takes its part in snapshots."""
 
-    def __init__(self, index, epoch):
+    def __init__(self, index, epoch, since):
         self.processor = Tabled(index)
         self._snapshots = MemberSnapshots(
-            SnapshotContext("exactly-once"), SnapshotWriter(index, epoch, ["state"])
+            SnapshotContext("exactly-once"), SnapshotWriter(index, epoch, ["state"]), since
         )
         sink = self._snapshots.sink("state", index)
         self._outbox = self.processor.outbox = Outbox(sink)
@@ -134,6 +135,10 @@ class Member:
         assert report.error is None
         self._snapshots.context.live = 0
         return report
+
+    def restore(self, restored):
+        self.processor.restore(restored)
+        self._part.restored()
 
     def finish(self, success):
         self._part.finish(success=success)
@@ -157,8 +162,11 @@ class Job:
         self.attempt = self.store.begin_attempt(may_go_back=True)
         self._ids = count(self.attempt.next_id)
         self._good = list(self.attempt.good_areas[: self._keep])
-        self._chains = {}
-        self.members = [Member(index, self.attempt.epoch) for index in range(size)]
+        restored = self.attempt.restored
+        is_alike = restored is not None and restored.record.members == size
+        self._chains = chains_of(restored.record) if is_alike else {}
+        since = min((chain[0].number for chain in self._chains.values()), default=None)
+        self.members = [Member(index, self.attempt.epoch, since) for index in range(size)]
         self.owners = [member for member, _ in assign(PARTITIONS, size, 1)]
 
     def owner(self, key):
@@ -189,7 +197,7 @@ class Job:
             batch = []
             while (some := way.poll(8192)) is not DONE:
                 batch += some
-            member.processor.restore(batch)
+            member.restore(batch)
 
     def snapshot(self, *, success, go_on=lambda: None):
         number = next(self._ids)
@@ -230,7 +238,7 @@ class Job:
             name=name,
             files=tuple(report.file for report in reports if report.file is not None),
             chain=tuple(sorted(file for chain in chains.values() for file in chain)),
-            vertices={"state": VertexState(len(self.members), 1)},
+            vertices={"state": VertexState(len(self.members), 1, chained=True)},
         )
 
 
@@ -270,6 +278,7 @@ def small_sweeps():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(sweep, "MIN_SLICE", 1)
         monkeypatch.setattr(sweep, "MAX_SWEEP", 8)
+        monkeypatch.setattr(part, "MAX_CHAIN", 10)
         yield
 
 

@@ -63,6 +63,7 @@ class AttemptSnapshots:
             attempt.next_id - 1,
             restored.record if restored is not None else None,
             restored.directory if restored is not None else None,
+            self._job.chains_since,
         )
 
     def start(self) -> None:

@@ -232,6 +232,7 @@ class Member:
         self._snapshots = MemberSnapshots(
             SnapshotContext(order.processing_guarantee, snapshots.last_id),
             SnapshotWriter(self._index, order.epoch, [v.name for v in plan.dag.vertices]),
+            snapshots.since,
         )
         if snapshots.record is None or snapshots.directory is None:
             return None

@@ -43,6 +43,8 @@ class SnapshotPlan:
     """The record of the snapshot to begin with; ``None`` to begin anew."""
     directory: SnapshotDirectory | None
     """The directory that holds the snapshot to begin with."""
+    since: int | None
+    """The first number in the chains that go on; ``None`` if they begin anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def latest(
 def _is_alive(record: SnapshotRecord, chunk: Chunk) -> bool:
     """False for what a processor has left that had completed when the snapshot was taken."""
     state = record.vertices.get(chunk.vertex)
-    return state is None or chunk.processor not in state.ended
+    return state is not None and state.chained and chunk.processor not in state.ended
 
 
 Name = tuple[str, int, Any]

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from types import NoneType
 from typing import Any, Final, Protocol
 
-from jetlet.snapshots.chain.sweep import Sweep, slice_size
+from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import ActiveSnapshot
 from jetlet.snapshots.incremental import Incremental, TableChange
 from jetlet.snapshots.state_sink import Entry, StateSink
@@ -52,8 +52,9 @@ class ChainPlace(Protocol):
 class ChainPart:
     """Hands over what has changed of the state of a processor, bit by bit. Used by its thread.
 
-    Changes are remembered from the first snapshot on, which has everything. What was handed over
-    counts when the snapshot does: if it fails, the next one has to say it again. An export has
+    Changes are remembered from the first snapshot on, which has everything; or with ``since`` from
+    when the state was restored, which has everything as of the files since then. What was handed
+    over counts when the snapshot does: if it fails, the next one has to say it again. An export has
     everything, and makes no difference to the snapshots after it.
     """
 
@@ -64,6 +65,7 @@ class ChainPart:
         processor: Incremental,
         sink: StateSink,
         place: ChainPlace,
+        since: int | None = None,
         slice_size: Callable[[Incremental], int] = slice_size,
     ) -> None:
         self._name = (vertex, index)
@@ -71,9 +73,9 @@ class ChainPart:
         self._sink = sink
         self._place = place
         self._slice_size = slice_size
-        self._covered: int | None = None
+        self._covered = since
         """The first snapshot whose file is needed, of those that count."""
-        self._candidate = 0
+        self._candidate = 0 if since is None else since
         """What it will be if the snapshot at hand counts."""
         self._sweep: Sweep | None = None
         self._taken: dict[Any, dict[Any, None]] = {}
@@ -82,6 +84,15 @@ class ChainPart:
         self._is_pending = False
         """True while nobody knows whether the snapshot counts."""
         self._steps: Iterator[bool] | None = None
+
+    def restored(self) -> None:
+        """The processor has its state back."""
+        if self._covered is not None:
+            self._track()
+
+    def _track(self) -> None:
+        self._processor.keeps_derived = False
+        self._processor.track_changes()
 
     def save(self, snapshot: ActiveSnapshot, outbox: Outbox) -> bool:
         """Go on; true when all is handed over, or set aside to be pickled between later calls."""
@@ -122,8 +133,7 @@ class ChainPart:
     def _saving(self, snapshot: ActiveSnapshot, outbox: Outbox) -> Iterator[bool]:
         processor = self._processor
         if processor.touched is None and not snapshot.is_export:
-            processor.keeps_derived = False
-            processor.track_changes()
+            self._track()
         while not processor.save_to_snapshot():
             yield RETURN
         if processor.touched is None:
@@ -154,11 +164,13 @@ class ChainPart:
 
     def _go_on_sweeping(self, number: int) -> Iterator[bool]:
         processor = self._processor
-        if self._sweep is None:
+        assert self._covered is not None
+        is_long = number - self._covered >= MAX_CHAIN
+        if self._sweep is None or is_long:
             self._sweep = Sweep(number)
             for _ in self._sweep.list_keys(processor):
                 yield GO_ON
-        count = self._slice_size(processor)
+        count = processor.entry_count() + 1 if is_long else self._slice_size(processor)
         while count > 0:
             if self._sweep.touch(processor, min(count, SWEPT)):
                 self._candidate, self._sweep = self._sweep.began, None

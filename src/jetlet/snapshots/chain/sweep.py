@@ -9,13 +9,15 @@ from typing import Any, Final
 from jetlet.snapshots.incremental import Incremental
 from jetlet.storage.disk_table import DiskTable
 
-__all__ = ["Sweep", "slice_size"]
+__all__ = ["MAX_CHAIN", "Sweep", "slice_size"]
 
 MAX_SWEEP: Final = 256
 """A sweep takes so many snapshots at the most: a chain is read within seconds, and a snapshot takes
 longer by less than a hundredth of what it would take to save everything."""
 MIN_SLICE: Final = 1024
 """Keys that a sweep takes at once at the least: they cost about as much as the file itself."""
+MAX_CHAIN: Final = 4 * MAX_SWEEP
+"""A chain gets as long if nobody lives long enough to end a sweep: then one does all at once."""
 LISTED: Final = 1 << 14
 """Keys that are listed in one step."""
 

@@ -25,7 +25,7 @@ from jetlet.errors import SnapshotError
 from jetlet.execution.processor_tasklet import ProcessorTasklet
 from jetlet.execution.tasklet import Tasklet
 from jetlet.snapshots.chain.contents import Portion, whole
-from jetlet.snapshots.chain.sweep import Sweep, slice_size
+from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import EXACTLY_ONCE, ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.directory import Storage
 from jetlet.snapshots.format import ChainFile, Chunk
@@ -35,7 +35,6 @@ from jetlet.snapshots.state_sink import StateSink
 from jetlet.snapshots.wiring import Recovery
 from jetlet.spark.micro_batch.state_cache import STATE_CACHE, CachedState, LiveState
 from jetlet.spark.micro_batch.state_chain import (
-    MAX_CHAIN,
     SavedState,
     apply_chunk,
     read_files,

@@ -25,15 +25,12 @@ from typing import Any, Final
 from zlib import crc32
 
 from jetlet.errors import SnapshotError
-from jetlet.snapshots.chain.sweep import MAX_SWEEP
 from jetlet.snapshots.directory import Storage, naming, read_file
 from jetlet.snapshots.format import ChainFile, Chunk, StateFileWriter, read_state_file
 from jetlet.snapshots.incremental import Incremental, TableChange
 
-__all__ = ["MAX_CHAIN", "SavedState", "apply_chunk", "read_files", "write_file"]
+__all__ = ["SavedState", "apply_chunk", "read_files", "write_file"]
 
-MAX_CHAIN: Final = 4 * MAX_SWEEP
-"""A chain gets as long if no task lives long enough to end a sweep: then one does all at once."""
 READERS: Final = 8
 """Number of files that are fetched at the same time."""
 
