@@ -30,14 +30,14 @@ def clicks(tmp_path):
         yield log
 
 
-def counts(path):
+def counts(path, seen):
     """Counts, whose accumulators never change in place, and lists, which do."""
     p = Pipeline("counts")
     clicks = p.read_from(sources.log(str(path))).without_timestamps()
     counted = clicks.grouping_key(abs).rolling_aggregate(agg.counting(), name="counts")
     listed = clicks.grouping_key(abs).map_stateful(list, extend, name="lists")
-    counted.write_to(sinks.noop())
-    listed.write_to(sinks.noop())
+    counted.write_to(sinks.client(seen.append))
+    listed.write_to(sinks.client(seen.append))
     return p
 
 
@@ -79,22 +79,22 @@ def expected(items):
     return {"counts": {key: len(values) for key, values in lists.items()}, "lists": lists}
 
 
-def wait_for(kit, job, received):
-    def is_there():
-        metrics = job.metrics()
-        return all(v in metrics and metrics[v].received >= received for v in ("counts", "lists"))
-
-    kit.eventually(is_there)
+@pytest.fixture
+def all_seen(kit):
+    """A list of results, and what waits until it has those of so many items, in both stages."""
+    seen = []
+    return seen, lambda items: kit.eventually(lambda: len(seen) == 2 * items)
 
 
 def test_chain_goes_on_after_a_restart_and_begins_anew_with_other_processors(
-    kit, clicks, config, last, tmp_path
+    kit, clicks, config, last, tmp_path, all_seen
 ):
     items = [*range(KEYS)]
+    seen, wait_for = all_seen
     clicks.append(items)
     with EmbeddedEngine(workers=1) as engine:
-        job = engine.submit(counts(tmp_path / "clicks"), config(default_parallelism=2))
-        wait_for(kit, job, len(items))
+        job = engine.submit(counts(tmp_path / "clicks", seen), config(default_parallelism=2))
+        wait_for(len(items))
         taken = job.metrics().snapshots["taken"]
         kit.eventually(lambda: job.metrics().snapshots["taken"] > taken + 1)
         job.suspend()
@@ -107,7 +107,7 @@ def test_chain_goes_on_after_a_restart_and_begins_anew_with_other_processors(
         clicks.append([-1, -2, -2])
         items += [-1, -2, -2]
         job.resume()
-        wait_for(kit, job, 3)
+        wait_for(len(items))
         taken = job.metrics().snapshots["taken"]
         kit.eventually(lambda: job.metrics().snapshots["taken"] > taken + 1)
         job.suspend()
@@ -119,7 +119,7 @@ def test_chain_goes_on_after_a_restart_and_begins_anew_with_other_processors(
         assert max(some[taken:]) < whole
         job.cancel()
     with EmbeddedEngine(workers=1) as engine:
-        job = engine.submit(counts(tmp_path / "clicks"), config(default_parallelism=3))
+        job = engine.submit(counts(tmp_path / "clicks", seen), config(default_parallelism=3))
         taken = job.metrics().snapshots["taken"]
         kit.eventually(lambda: job.metrics().snapshots["taken"] > taken)
         job.export_snapshot("copy")
@@ -132,16 +132,17 @@ def test_chain_goes_on_after_a_restart_and_begins_anew_with_other_processors(
         job.cancel()
 
 
-def test_snapshots_without_a_guarantee_are_whole(kit, clicks, config, last, tmp_path):
+def test_snapshots_without_a_guarantee_are_whole(kit, clicks, config, last, tmp_path, all_seen):
+    seen, wait_for = all_seen
     clicks.append([1, 2, 2])
     with EmbeddedEngine(workers=1) as engine:
-        job = engine.submit(counts(tmp_path / "clicks"), config(processing_guarantee="none"))
-        wait_for(kit, job, 3)
+        job = engine.submit(counts(tmp_path / "clicks", seen), config(processing_guarantee="none"))
+        wait_for(3)
         job.suspend()
         assert contents(last()) == expected([1, 2, 2])
         clicks.append([3])
         job.resume()
-        wait_for(kit, job, 1)
+        wait_for(4)
         job.suspend()
         assert contents(last()) == expected([1, 2, 2, 3])
         job.cancel()
