@@ -62,7 +62,7 @@ def test_a_change_that_is_not_told_is_noticed():
 def test_state_that_is_not_handed_over_is_noticed():
     class Stingy(Counter):
         def leave(self):
-            return ({},)
+            return (self.store, {})
 
     with pytest.raises(AssertionError, match="should be") as raised:
         verify(Stingy)
