@@ -354,6 +354,40 @@ def race_windows(engine: EmbeddedEngine, count: int, repeats: int) -> None:
     better_than(best, "columns", "polars", "duckdb")
 
 
+# --- Members ----------------------------------------------------------------------------------
+
+
+def sliding_on_members(engine: EmbeddedEngine, events: pa.Table) -> int:
+    """How many results there are, which stay where they are made."""
+    p, out = Pipeline("members"), sinks.collect()
+    (
+        p.read_from(sources.items(events))
+        .add_timestamps(col("time"), allowed_lag=0)
+        .grouping_key(col("key"))
+        .window(windows.sliding(SIZE, SLIDE))
+        .aggregate(agg.all_of(agg.counting(), agg.summing(col("value"))))
+        .aggregate(agg.counting())
+        .write_to(out)
+    )
+    engine.submit(p).join()
+    return out.items[0]  # type: ignore[no-any-return]
+
+
+def race_members(count: int, repeats: int) -> None:
+    print(f"sliding window on members, which are processes: {count:,} events, 10,000 keys")
+    names = ("time", "key", "value")
+    columns = zip(*make_events(count, 10_000), strict=True)
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    with EmbeddedEngine(members=1) as one, EmbeddedEngine(members=2) as two:
+        assert sliding_on_members(one, table) == sliding_on_members(two, table)
+        contest: Contest = {
+            "one member": lambda: sliding_on_members(one, table),
+            "two members": lambda: sliding_on_members(two, table),
+        }
+        best = race(contest, repeats)
+    at_least("one member against two", best["one member"] / best["two members"], 1.6)
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     only = [each for each in sys.argv[1:] if not each.startswith("-")]
@@ -365,6 +399,7 @@ def main() -> None:
             "json": lambda: race_json(engine, 10**6 if quick else 10**9, 1),
             "windows": lambda: race_windows(engine, 100_000 if quick else 2_000_000, repeats),
         }
+        races["members"] = lambda: race_members(100_000 if quick else 10_000_000, min(repeats, 3))
         for name, run in races.items():
             if not only or name in only:
                 run()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Histogram, at_most
-from jetlet import EmbeddedEngine, Pipeline, agg, windows
+from jetlet import EmbeddedEngine, Pipeline, agg, it, windows
 from jetlet.core import ProcessorContext
 from jetlet.pipeline.sink import ClientSink
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
@@ -120,20 +120,31 @@ class ArrivalSink(ClientSink[Any]):
         self._arrivals.note(map(attrgetter("end"), batch))
 
 
-def counting(generator: Generator, slide: int, arrivals: Arrivals) -> Pipeline:
+def counting(
+    generator: Generator,
+    slide: int,
+    arrivals: Arrivals,
+    key: Callable[[int], int] = lambda key: key,
+) -> Pipeline:
     p = Pipeline("latency")
     stream = p.read_from(generator).with_native_timestamps(0)
-    window = stream.grouping_key(lambda key: key).window(windows.sliding(SIZE, slide))
+    window = stream.grouping_key(key).window(windows.sliding(SIZE, slide))
     window.aggregate(agg.counting()).write_to(ArrivalSink(arrivals))
     return p
 
 
-def jetlet(rate: int, keys: int, seconds: float) -> Histogram:
+def jetlet(
+    rate: int, keys: int, seconds: float, key: Callable[[int], int] = lambda key: key
+) -> Histogram:
     arrivals = Arrivals()
     generator = Generator(rate, keys, seconds + WARM_UP)
     with EmbeddedEngine(workers=1) as engine:
-        engine.submit(counting(generator, SLIDE, arrivals)).join()
+        engine.submit(counting(generator, SLIDE, arrivals, key)).join()
     return arrivals.latencies
+
+
+def expressions(rate: int, keys: int, seconds: float) -> Histogram:
+    return jetlet(rate, keys, seconds, it % keys)
 
 
 def bytewax(rate: int, keys: int, seconds: float) -> Histogram:
@@ -216,6 +227,7 @@ def pathway(rate: int, keys: int, seconds: float) -> Histogram:
 
 CONTESTANTS: dict[str, Callable[[int, int, float], Histogram]] = {
     "jetlet": jetlet,
+    "expressions": expressions,
     "bytewax": bytewax,
     "pathway": pathway,
 }
@@ -227,10 +239,11 @@ CONTESTANTS: dict[str, Callable[[int, int, float], Histogram]] = {
 def show(name: str, rate: int, keys: int, seconds: float) -> None:
     """Run one contestant in this process, which has one core, and print how it did."""
     latencies = CONTESTANTS[name](rate, keys, seconds)
-    what = f"windows of {SIZE} ms by {SLIDE} ms" if name == "jetlet" else f"windows of {SLIDE} ms"
+    is_ours = name in ("jetlet", "expressions")
+    what = f"windows of {SIZE} ms by {SLIDE} ms" if is_ours else f"windows of {SLIDE} ms"
     print(f"  {name}, {rate} events/s, {keys} keys, {what}: {latencies.total} results")
     latencies.show()
-    if name == "jetlet":
+    if is_ours:
         for share, limit in LIMITS[keys].items():
             at_most(f"p{share * 100:g} with {keys} keys, ms", latencies.at(share) * 1e3, limit)
 
@@ -281,6 +294,7 @@ def main() -> None:
         seconds = 1.0
     for count in LIMITS:
         elsewhere(sys.executable, "jetlet", rate=rate, keys=count, seconds=seconds)
+        elsewhere(sys.executable, "expressions", rate=rate, keys=count, seconds=seconds)
     short = min(seconds, 10)
     if find_spec("bytewax") is None:
         print("  bytewax is not installed: make bench")
