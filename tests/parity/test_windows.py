@@ -177,9 +177,10 @@ def test_distinct_items_of_windows(engine):
     p = Pipeline("distinct")
     stage = timed(p)
     by_key = sinks.collect(name="by-key")
-    out = {name: sinks.collect(name=name) for name in WINDOWS}
+    chosen = {name: window for name, window in WINDOWS.items() if window.lateness is None}
+    out = {name: sinks.collect(name=name) for name in chosen}
     stage.grouping_key(lambda e: e[1]).window(WINDOWS["sliding"]).distinct().write_to(by_key)
-    for name, window in WINDOWS.items():
+    for name, window in chosen.items():
         stage.map(lambda e: e[1]).window(window).distinct(name=name).write_to(out[name])
 
     engine.run(p)
