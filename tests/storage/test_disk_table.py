@@ -30,6 +30,7 @@ OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), KEYS, st.integers(0, 9)),
         st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
+        st.tuples(st.just("update"), st.lists(KEYS, max_size=5), st.integers(0, 9)),
         st.tuples(st.just("get"), KEYS, st.none()),
         st.tuples(st.just("in"), KEYS, st.none()),
         st.tuples(st.just("pop"), KEYS, st.none()),
@@ -51,6 +52,8 @@ def apply(table, name, key, value):
         return list(found)
     if name == "set":
         table[key] = value
+    elif name == "update":
+        table.update([(each, value) for each in key])
     elif name == "get":
         return table.get(key, "nothing")
     elif name == "in":

@@ -97,7 +97,8 @@ class DistinctProcessor(IncrementalProcessor):
         return fresh
 
     def complete(self) -> bool:
-        check_stable_keys(self._seen, self.context, self._policy.step)
+        seen = self._seen.table if isinstance(self._seen, TableKeys) else self._seen
+        check_stable_keys(seen, self.context, self._policy.step)
         return True
 
     def save_to_snapshot(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import ItemFailedError
+from jetlet.storage.disk_table import DiskTable
 
 __all__ = ["are_plain", "check_each_key", "check_stable_key", "check_stable_keys"]
 
@@ -33,7 +34,7 @@ def check_stable_key(key: Any) -> None:
 
 def are_plain(keys: Collection[Any]) -> bool:
     """True if all keys of a batch are seen to be stable at one glance."""
-    kinds = set(map(type, keys))
+    kinds = keys.key_types if isinstance(keys, DiskTable) else set(map(type, keys))
     if _PLAIN.issuperset(kinds):
         return True
     if kinds == {tuple}:

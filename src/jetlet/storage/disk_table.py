@@ -48,6 +48,8 @@ class DiskTable(MutableMapping[Any, Any]):
         self._store = store
         self._create = create
         self._count = 0
+        self.key_types: set[type] = set()
+        """The types of all keys that there were."""
         self._crowded: set[int] = set()
         """Hashes of more than one key."""
         self._begin()
@@ -135,8 +137,10 @@ class DiskTable(MutableMapping[Any, Any]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         pairs = other.items() if isinstance(other, Mapping) else other
+        make_room, is_new = self._store.make_room, self._is_new
         for key, value in chain(pairs, more.items()):
-            if key not in self._young and self._find(key) is _MISSING:
+            if is_new(key):
+                make_room()
                 self._add(key, value)
             else:
                 self[key] = value
@@ -173,11 +177,18 @@ class DiskTable(MutableMapping[Any, Any]):
         self._young[key] = value
         return value
 
+    def _is_new(self, key: Any) -> bool:
+        """True if nothing has this key, or its hash: as it is with most that are restored."""
+        if key in self._young or key in self._old:
+            return False
+        return not self.is_on_disk or self._store.db.get(self._place(hash(key))) is None
+
     def _add(self, key: Any, value: Any) -> None:
-        """A key that is not there, as :meth:`_find` has found."""
+        """A key that is not there."""
         self._young[key] = value
         self._count += 1
         self._absent.discard(key)
+        self.key_types.add(type(key))
         number = hash(key)
         if number in self._new:
             self._crowded.add(number)

@@ -156,6 +156,22 @@ def test_several_processors_within_a_task_share_its_items(engine):
     assert job.metrics()["map"].received == 1000
 
 
+@pytest.mark.parametrize("streaming", [None, "members"])
+def test_state_is_on_disk_where_tasks_run(engine, tmp_path, streaming):
+    p = Pipeline("on-disk")
+    out = sinks.collect()
+    stage = p.read_from(sources.items([f"w{n % 70}" for n in range(1000)]))
+    counted = stage.grouping_key(whole_item).rolling_aggregate(agg.counting(), state="disk")
+    # Each task says how many directories there are while it has some of its state there.
+    base = tmp_path / f"jetlet-state-{os.getuid()}"
+    counted.map(lambda count: (count, len(list(base.iterdir())))).write_to(out)
+    run(engine, p, state_memory=1, state="memory", state_dir=tmp_path, streaming=streaming)
+    expected = [(f"w{w}", n) for w in range(70) for n in range(1, 1000 // 70 + 1 + (w < 20))]
+    assert sorted(count for count, _ in out.items) == sorted(expected)
+    assert max(directories for _, directories in out.items) > 1  # there is a lock
+    assert [path.name for path in base.iterdir()] == ["lock"]
+
+
 @pytest.mark.parametrize("items", [[], ["a"]])
 def test_empty_tasks_and_empty_input(engine, items):
     p = Pipeline("little")

@@ -439,7 +439,10 @@ class SlidingWindowProcessor(EventStateProcessor):
 
     def _check_keys(self, table: Table) -> None:
         """Refuse a key that could not be routed, also where there is nothing to route."""
-        if not self._checks_keys or PLAIN_TYPES.issuperset(map(type, table)):
+        if not self._checks_keys:
+            return
+        kinds = table.key_types if isinstance(table, DiskTable) else map(type, table)
+        if PLAIN_TYPES.issuperset(kinds):
             return
         keys = list(table)
         it = iter(keys)

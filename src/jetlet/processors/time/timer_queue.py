@@ -70,7 +70,8 @@ class TimerQueue:
 
     def is_due(self, now: int) -> bool:
         """True if there is something to do at that time."""
-        self._bring()
+        if self._far is not None:
+            self._far.bring(self._heap)
         return bool(self._heap) and self._heap[0][0] <= now
 
     def set(self, timers: Timers, key: Any, name: str, at: int) -> None:
@@ -99,10 +100,11 @@ class TimerQueue:
         Also of those set meanwhile to a time that is still to come. ``None`` is for all those that
         are set when the first is asked for, and no others. Each is of the past when it comes.
         """
-        heap, last = self._heap, self._last
+        heap, far, last = self._heap, self._far, self._last
         try:
             while True:
-                self._bring()
+                if far is not None:
+                    far.bring(heap)
                 if not heap or (upto is not None and heap[0][0] > upto):
                     break
                 queued, number, (key, name) = heappop(heap)
@@ -133,10 +135,6 @@ class TimerQueue:
     def _is_set(self, entry: Deadline) -> bool:
         queued, _, (key, name) = entry
         return self._timer(key, name, queued) is not None
-
-    def _bring(self) -> None:
-        if self._far is not None:
-            self._far.bring(self._heap)
 
     def _push(self, at: int, key: Any, name: str) -> None:
         heap = self._heap
