@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from jetlet.core.processor import Processor
 from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import DiskTable
 
 __all__ = ["MAIN", "Incremental", "Table", "TableChange", "Tables", "Touched", "update_table"]
 
@@ -158,8 +159,13 @@ class Incremental(Processor):
                 continue
             rest = iter(keys)
             while some := list(islice(rest, limit)):
-                entries = {key: table[key] for key in some if key in table}
-                gone = [key for key in some if key not in table] if len(entries) < len(some) else ()
+                entries = (
+                    table.peek(some)
+                    if isinstance(table, DiskTable)
+                    else {key: table[key] for key in some if key in table}
+                )
+                missing = len(some) - len(entries)
+                gone = [key for key in some if key not in entries] if missing else ()
                 yield TableChange(name, False, entries, gone)
         touched.forget()
 

@@ -135,6 +135,19 @@ class DiskTable(MutableMapping[Any, Any]):
     def values(self) -> ValuesView[Any]:
         return _Values(self)
 
+    def peek(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """What those of the keys have that are there, without any effect on what is in memory."""
+        found = {}
+        for key in keys:
+            value = self._young.get(key, _MISSING)
+            if value is _MISSING:
+                value = self._old.get(key, _MISSING)
+            if value is _MISSING and self.is_on_disk and key not in self._absent:
+                value = self._read(key)
+            if value is not _MISSING:
+                found[key] = value
+        return found
+
     def update(self, other: Any = (), /, **more: Any) -> None:
         pairs = other.items() if isinstance(other, Mapping) else other
         make_room, is_new = self._store.make_room, self._is_new

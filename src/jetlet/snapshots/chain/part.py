@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from time import perf_counter_ns
 from types import NoneType
@@ -12,6 +12,7 @@ from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import ActiveSnapshot
 from jetlet.snapshots.incremental import Incremental, TableChange
 from jetlet.snapshots.state_sink import Entry, StateSink
+from jetlet.storage.disk_table import DiskTable
 
 __all__ = ["ChainPart", "ChainPlace"]
 
@@ -143,11 +144,11 @@ class ChainPart:
         number = snapshot.snapshot_id
         if snapshot.is_export:
             self._note(number, number)
-            yield from self._hand_over(self._everything(), outbox)
+            yield from self._hand_over(self._everything(outbox), outbox)
             return
         if self._covered is None:
             self._candidate = number
-            changes = self._everything()
+            changes = self._everything(outbox)
             processor.touched.forget()
         else:
             yield from self._go_on_sweeping(number)
@@ -178,29 +179,42 @@ class ChainPart:
             count -= SWEPT
             yield GO_ON
 
-    def _everything(self) -> Iterator[TableChange]:
-        """All tables, for who knows nothing of them."""
+    def _everything(self, outbox: Outbox) -> Iterator[TableChange]:
+        """All tables, for who knows nothing of them; what is on disk is left for later."""
         for name, table in self._processor.tables.items():
-            entries = iter(table.items())
-            while some := dict(islice(entries, STEP)):
-                yield TableChange(name, False, some)
+            if isinstance(table, DiskTable) and table.is_on_disk:
+                changes = map(self._as_saved, _in_steps(name, table.frozen()))
+                outbox.defer(_pickling(self._sink, changes, self._processor.schema_version))
+            else:
+                yield from _in_steps(name, table.items())
+
+    def _as_saved(self, change: TableChange) -> TableChange:
+        return change._replace(entries=self._processor.saved_entries(change.table, change.entries))
 
     def _hand_over(self, changes: Iterator[TableChange], outbox: Outbox) -> Iterator[bool]:
         """Pickle what may change as soon as the processor goes on, and leave the rest for later."""
         processor, later = self._processor, []
         for change in changes:
-            made = change._replace(entries=processor.saved_entries(change.table, change.entries))
+            made = self._as_saved(change)
             if PLAIN_TYPES.issuperset(map(type, change.entries.values())):
                 later.append(made)
             else:
                 self._sink.add_changes([made], processor.schema_version)
             yield GO_ON
         if later:
-            outbox.defer(_pickling(self._sink, later, processor.schema_version))
+            later.reverse()
+            made_later = (later.pop() for _ in range(len(later)))
+            outbox.defer(_pickling(self._sink, made_later, processor.schema_version))
 
 
-def _pickling(sink: StateSink, changes: list[TableChange], schema: int) -> Iterator[None]:
-    changes.reverse()
-    while changes:
-        sink.add_changes([changes.pop()], schema)
+def _in_steps(table: Any, entries: Iterable[Entry]) -> Iterator[TableChange]:
+    """Entries of a table, for who knows nothing of it."""
+    rest = iter(entries)
+    while some := dict(islice(rest, STEP)):
+        yield TableChange(table, False, some)
+
+
+def _pickling(sink: StateSink, changes: Iterator[TableChange], schema: int) -> Iterator[None]:
+    for change in changes:
+        sink.add_changes([change], schema)
         yield

@@ -59,7 +59,9 @@ class Sweep:
                 self._left.pop()
             count -= len(some)
             table = tables.get(name)
-            if table is not None:
+            if isinstance(table, DiskTable):
+                touched.add(name, some)  # nothing is read in order to see which are gone
+            elif table is not None:
                 touched.add(name, [key for key in some if key in table])
         return not self._left
 
