@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,17 @@ def make_engine(on: str, **options: Any) -> Engine:
 
 
 def run(
-    pipeline: Pipeline | TaskApplication, on: str, config: JobConfig | None, **options: Any
+    pipeline: Pipeline | TaskApplication,
+    on: str,
+    config: JobConfig | None,
+    *,
+    progress: bool | None = None,
+    **options: Any,
 ) -> Job:
-    """Run a pipeline or an application of tasks and return its job, which has ended."""
+    """Run a pipeline or an application of tasks and return its job, which has ended.
+
+    Its ``progress`` is shown where a person looks on, unless it is ``False``.
+    """
     what: DAG | Plannable = pipeline
     if on == "spark":
         # It takes seconds to start; who forgot a sink or misspelt a path is told before that.
@@ -55,7 +64,7 @@ def run(
     with make_engine(on, **options) as engine:
         job = engine.submit(what, config)
         try:
-            _join(job)
+            _join(job, progress)
         except KeyboardInterrupt:
             with plain_interrupts():
                 job.cancel()
@@ -72,11 +81,17 @@ def parallelism_on(on: str) -> int:
     raise InvalidArgumentError(f'on must be "spark" or "embedded", not {on!r}')
 
 
-def _join(job: Job) -> None:
-    if in_notebook():
+def _join(job: Job, progress: bool | None) -> None:
+    if progress is False:
+        job.join()
+    elif in_notebook():
         from jetlet.ui.notebook import join_visibly
 
         join_visibly(job)
+    elif progress or (sys.stderr is not None and sys.stderr.isatty()):
+        from jetlet.ui.progress_display import join_with_progress
+
+        join_with_progress(job)
     else:
         job.join()
 

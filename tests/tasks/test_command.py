@@ -10,10 +10,10 @@ from rich.console import Console
 
 from jetlet import EmbeddedEngine
 from jetlet.cli import main
-from jetlet.cli.progress_display import display_of
 from jetlet.metrics.job_collector import JobCollector
 from jetlet.tasks import TaskApplication, systems
 from jetlet.ui.job_view import JobWatch
+from jetlet.ui.progress_display import display_of
 
 PROGRAM = """
 from jetlet.tasks import TaskApplication, systems

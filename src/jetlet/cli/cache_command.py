@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from jetlet.cli.failures import Refused
-from jetlet.cli.progress_display import size
+from jetlet.ui.progress_display import size
 
 MEANINGS = {
     "archives": "Java classes of Spark, ready to be mapped, so that it starts in half the time",

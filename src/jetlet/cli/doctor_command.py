@@ -16,8 +16,8 @@ import click
 
 from jetlet.cli.cache_command import bytes_below
 from jetlet.cli.failures import describe
-from jetlet.cli.progress_display import size
 from jetlet.errors import JetletError
+from jetlet.ui.progress_display import size
 from jetlet.versions import package_version, versions
 
 if TYPE_CHECKING:

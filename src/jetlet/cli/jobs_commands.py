@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from jetlet.cli.progress_display import seconds, size
 from jetlet.cli.running_jobs import JobGoneError, RunningJob, find_job, running_jobs
+from jetlet.ui.progress_display import seconds, size
 
 
 @click.command()

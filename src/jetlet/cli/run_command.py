@@ -18,14 +18,6 @@ from jetlet.cli.arguments import TakesArguments, arguments_behind, arguments_opt
 from jetlet.cli.failures import Refused, describe, format_cause, in_flags
 from jetlet.cli.loading import Loaded, load
 from jetlet.cli.logs import LEVELS, logs_on_terminal
-from jetlet.cli.progress_display import (
-    LINE_PERIOD,
-    REFRESH_PERIOD,
-    Progress,
-    is_live,
-    open_progress,
-    seconds,
-)
 from jetlet.cli.settings import PREFIX, is_from_outside, with_project
 from jetlet.cli.signals import Stopped, StopSignals
 from jetlet.cli.snapshot_options import (
@@ -46,6 +38,15 @@ from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
 from jetlet.metrics.log_book import LogBook
 from jetlet.running import ENGINES, make_engine, planned_for_spark
 from jetlet.ui.job_view import JobView, JobWatch
+from jetlet.ui.progress_display import (
+    LINE_PERIOD,
+    LONG_RUN,
+    REFRESH_PERIOD,
+    Progress,
+    is_live,
+    open_progress,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from jetlet.cli.control_server import ControlServer
@@ -58,8 +59,6 @@ BELONGS_TO = {
     "spark_conf": "spark",
 }
 """Options that only one of the engines has."""
-LONG_RUN = 10.0
-"""After a run of so many seconds it is told what held the job back."""
 PATIENCE = 1.0
 """Seconds after which a job that is being cancelled gets a word of explanation."""
 

@@ -15,7 +15,6 @@ import click
 
 from jetlet.cli.failures import Refused
 from jetlet.cli.jobs_commands import show_table
-from jetlet.cli.progress_display import size
 from jetlet.cli.running_jobs import running_jobs
 from jetlet.errors import JetletError, PlanningError
 from jetlet.snapshots.format import SnapshotRecord
@@ -23,6 +22,7 @@ from jetlet.snapshots.reading import StateEntry, read
 from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import Exports, SnapshotStore
 from jetlet.storage.file_systems import locate, without_credentials
+from jetlet.ui.progress_display import size
 
 LISTED = Signer(is_checking=False)
 """Nothing is unpickled in order to list what is there."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jetlet.cli.failures import Refused
-from jetlet.cli.progress_display import is_live, lag, other_tables, rate, seconds, size
 from jetlet.cli.remote_jobs import RemoteJobs
 from jetlet.cli.signals import StopSignals
 from jetlet.ui.job_view import ContainerRow, EdgeRow, StageRow
+from jetlet.ui.progress_display import is_live, lag, other_tables, rate, seconds, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

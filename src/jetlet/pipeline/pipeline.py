@@ -134,15 +134,25 @@ class Pipeline:
             default_parallelism = default_parallelism or parallelism
         return to_dot(self, default_parallelism=default_parallelism)
 
-    def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
+    def run(
+        self,
+        on: str = "spark",
+        config: JobConfig | None = None,
+        *,
+        progress: bool | None = None,
+        **engine_options: Any,
+    ) -> Job:
         """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.
+
+        On a terminal its progress is shown if it takes longer than a second; ``progress=False``
+        keeps it quiet, and ``progress=True`` writes a line now and then elsewhere.
 
         ``engine_options`` are those of :class:`jetlet.SparkEngine` or
         :class:`jetlet.EmbeddedEngine`, such as ``master="local[2]"`` or ``workers=2``.
         """
         from jetlet.running import run
 
-        return run(self, on, config, **engine_options)
+        return run(self, on, config, progress=progress, **engine_options)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """What a notebook shows: a drawing of its stages."""

@@ -261,15 +261,25 @@ class TaskApplication:
 
         take_over(self, old, task_of)
 
-    def run(self, on: str = "spark", config: JobConfig | None = None, **engine_options: Any) -> Job:
+    def run(
+        self,
+        on: str = "spark",
+        config: JobConfig | None = None,
+        *,
+        progress: bool | None = None,
+        **engine_options: Any,
+    ) -> Job:
         """Run on Spark, or with ``on="embedded"`` in this process; return the job when it is done.
+
+        On a terminal its progress is shown if it takes longer than a second; ``progress=False``
+        keeps it quiet, and ``progress=True`` writes a line now and then elsewhere.
 
         ``members=N`` and other options are those of :class:`~jetlet.EmbeddedEngine` or
         :class:`~jetlet.SparkEngine`.
         """
         from jetlet import running
 
-        return running.run(self, on, config, **engine_options)
+        return running.run(self, on, config, progress=progress, **engine_options)
 
     def __repr__(self) -> str:
         return f"TaskApplication({self.name!r})"

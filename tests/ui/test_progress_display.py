@@ -3,13 +3,23 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
+import time
 
 import pytest
 from rich.console import Console
 
+from jetlet import JobStatus, Pipeline, sinks, sources
 from jetlet.cli.logs import logs_on_terminal
-from jetlet.cli.progress_display import (
+from jetlet.core import DAG, Processor, between, from_
+from jetlet.errors import JobFailedError
+from jetlet.metrics.job_metrics import VertexMetrics
+from jetlet.processors.ends.read import ReadSupplier
+from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
+from jetlet.ui import progress_display
+from jetlet.ui.job_view import JobWatch
+from jetlet.ui.progress_display import (
     JsonProgress,
     LineProgress,
     LiveProgress,
@@ -22,11 +32,6 @@ from jetlet.cli.progress_display import (
     seconds,
     size,
 )
-from jetlet.core import DAG, Processor, between, from_
-from jetlet.metrics.job_metrics import VertexMetrics
-from jetlet.processors.ends.read import ReadSupplier
-from jetlet.processors.ends.stream_read import StreamReadSupplier, Timestamps
-from jetlet.ui.job_view import JobWatch
 
 
 class Metrics(dict):
@@ -412,3 +417,60 @@ def test_the_display_suits_the_stream(job, clock, terminal, on_terminal, monkeyp
     assert type(open_progress(watch, quiet=False)) is LineProgress
     stream = JobWatch(FakeJob(is_stream=True), clock)
     assert type(open_progress(stream, quiet=False)) is JsonProgress
+
+
+# --- Of a program that only waits for its job ---------------------------------------------------
+
+
+def slow_pipeline(seconds=0.5, fails=False):
+    def wait(n):
+        time.sleep(seconds / 50)
+        return 1 // (fails * n - 49)
+
+    p = Pipeline("slow")
+    p.read_from(sources.items(range(50))).map(wait).write_to(sinks.noop())
+    return p
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(progress_display, "PATIENCE", 0.05)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_run_shows_progress_on_a_terminal(terminal, on_terminal, impatient):
+    on_terminal()
+    job = slow_pipeline().run(on="embedded")
+    assert job.status is JobStatus.COMPLETED
+    assert re.search(r"slow.*completed", terminal.getvalue(), re.DOTALL)
+    assert "map" in terminal.getvalue()
+    assert sys.stderr is terminal
+
+
+def test_run_shows_how_it_failed_and_raises_that(terminal, on_terminal, impatient):
+    on_terminal()
+    with pytest.raises(JobFailedError, match="ZeroDivisionError"):
+        slow_pipeline(fails=True).run(on="embedded")
+    assert re.search(r"slow.*failed", terminal.getvalue(), re.DOTALL)
+    assert sys.stderr is terminal
+
+
+def test_run_is_quiet_where_it_is_told_to_be_or_is_over_in_a_moment(
+    terminal, on_terminal, impatient, monkeypatch
+):
+    on_terminal()
+    slow_pipeline().run(on="embedded", progress=False)
+    monkeypatch.setattr(progress_display, "PATIENCE", 60)
+    slow_pipeline().run(on="embedded")
+    assert terminal.getvalue() == ""
+
+
+def test_run_is_quiet_in_a_pipe_unless_it_is_asked_for_lines(impatient, monkeypatch, capsys):
+    slow_pipeline().run(on="embedded")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress_display, "LINE_PERIOD", 0.1)
+    monkeypatch.setattr(progress_display, "LONG_RUN", 0.1)
+    slow_pipeline().run(on="embedded", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("slow running for")
+    assert "map" in lines[-1]

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from jetlet.cli.lines_above import streams_above
+from jetlet.jobs.lifecycle import JobStatus
 from jetlet.ui.job_view import ContainerRow, EdgeRow, JobView, JobWatch, StageRow
+from jetlet.ui.lines_above import streams_above
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from jetlet.jobs.job import Job
+
 REFRESH_PERIOD = 0.2
 """Seconds between two looks at the job. Drawing takes a few milliseconds of the same interpreter
 that runs the job, so it is not done more often than one can read."""
+PATIENCE = 1.0
+"""Seconds that a job may take before a program that only waits for it shows its progress."""
+LONG_RUN = 10.0
+"""After a run that took longer it is said what held it back."""
 LINE_PERIOD = 10.0
 """Seconds between two lines where there is no terminal, by default."""
 
@@ -307,7 +314,7 @@ def open_progress(
     watch: JobWatch,
     *,
     quiet: bool,
-    period: float = LINE_PERIOD,
+    period: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """What suits the job, and where standard error goes."""
@@ -318,8 +325,33 @@ def open_progress(
 
         return LiveProgress(watch, Console(file=sys.stderr))
     kind = JsonProgress if watch.is_stream else LineProgress
-    return kind(watch, _write_line, period=period, clock=clock)
+    return kind(watch, _write_line, period=period or LINE_PERIOD, clock=clock)
+
+
+def join_with_progress(job: Job) -> None:
+    """Wait for a job, and show its progress on the terminal if it takes longer than a moment."""
+    watch = JobWatch(job)
+    try:
+        return job.join(PATIENCE)
+    except TimeoutError:
+        if job.status.is_final:
+            raise
+    with open_progress(watch, quiet=False) as progress:
+        try:
+            while True:
+                try:
+                    return job.join(REFRESH_PERIOD)
+                except TimeoutError:
+                    if job.status.is_final:
+                        raise
+                    progress.show(job.status.value)
+        finally:
+            view = watch.look(final=True)
+            progress.finish(view, job.status.value)
+            if view.elapsed > LONG_RUN and job.status is JobStatus.COMPLETED:
+                _write_line(view.verdict.sentence)
 
 
 def _write_line(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
