@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+
 import pytest
 
-from jetlet import EmbeddedEngine
+from jetlet import EmbeddedEngine, Pipeline, service, sinks, sources
 from jetlet.core import DAG, Processor, between
 from jetlet.errors import InvalidArgumentError
 from jetlet.testing import VirtualClock, virtual_clock
@@ -107,3 +111,104 @@ def test_engines_that_have_ended_are_not_waited_for():
 def test_steps_are_checked():
     with pytest.raises(InvalidArgumentError, match="step_ms must be at least 1"):
         VirtualClock(step_ms=0)
+
+
+# --- Coroutines -------------------------------------------------------------------------------
+
+
+async def an_hour(item):
+    await asyncio.sleep(3600)
+    return item
+
+
+async def never(item):
+    await asyncio.get_running_loop().create_future()
+
+
+def fails_at_first(times):
+    tries = Counter()
+
+    async def call(item):
+        tries[item] += 1
+        if tries[item] <= times:
+            raise ConnectionError
+        return item
+
+    return call
+
+
+def run_async(clock, fn, **options):
+    """Run a stage of coroutines; the results, and the virtual seconds that it took."""
+    p, out = Pipeline("async"), sinks.collect()
+    p.read_from(sources.items([1, 2, 3])).map_async(fn, **options).write_to(out)
+    with EmbeddedEngine(clock=clock) as engine:
+        began = clock.monotonic_ns()
+        engine.submit(p).join(120)
+        return sorted(out.items), (clock.monotonic_ns() - began) / 1e9
+
+
+def test_coroutines_sleep_by_the_clock():
+    items, seconds = run_async(VirtualClock(step_ms=1000), an_hour)
+    assert items == [1, 2, 3]
+    assert 3600 <= seconds < 3700
+
+
+def test_timeouts_of_coroutines_go_by_the_clock():
+    items, seconds = run_async(VirtualClock(step_ms=1000), never, timeout=600, on_error="skip")
+    assert items == []
+    assert 600 <= seconds < 700
+
+
+def test_pauses_between_retries_go_by_the_clock():
+    clock = VirtualClock(step_ms=1000)
+    items, seconds = run_async(clock, fails_at_first(3), retries=3, backoff=100)
+    assert items == [1, 2, 3]
+    assert 350 <= seconds <= 800  # 100, 200 and 400, each from a half of it on
+
+
+def test_time_stands_still_while_a_coroutine_computes():
+    async def compute(item):
+        sum(range(2_000_000))
+        return item
+
+    items, seconds = run_async(VirtualClock(step_ms=1000), compute)
+    assert items == [1, 2, 3]
+    assert seconds < 60
+
+
+def test_coroutines_may_wait_for_connections():
+    async def exchange(item):
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"%d\n" % item)
+        line = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        return int(line)
+
+    async def answer(reader, writer):
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    items, _ = run_async(VirtualClock(), exchange, timeout=3600)
+    assert items == [1, 2, 3]
+
+
+def test_services_of_coroutines_are_on_the_same_loop():
+    @asynccontextmanager
+    async def clocked():
+        await asyncio.sleep(100)
+        yield asyncio.get_running_loop()
+
+    async def same(loop, item):
+        assert asyncio.get_running_loop() is loop
+        await asyncio.sleep(100)
+        return item
+
+    clock = VirtualClock(step_ms=1000)
+    items, _ = run_async(clock, same, service=service(lambda context: clocked()))
+    assert items == [1, 2, 3]
+    assert clock.monotonic_ns() >= 200e9

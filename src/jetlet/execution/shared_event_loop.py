@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 logger = logging.getLogger("jetlet.execution")
@@ -19,8 +20,11 @@ class SharedEventLoop:
     Safe from any thread but the loop's own. Leasing and releasing may block.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    ) -> None:
         self._name = name
+        self._make_loop = make_loop
         self._lock = threading.Lock()
         self._leases = 0
         self._thread: threading.Thread | None = None
@@ -64,7 +68,7 @@ class SharedEventLoop:
 
     def _run(self, started: threading.Event) -> None:
         # The runner ends what is left on the loop: tasks, asynchronous generators, its threads.
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=self._make_loop) as runner:
             runner.run(self._serve(started))
 
     async def _serve(self, started: threading.Event) -> None:

@@ -7,22 +7,34 @@ Whenever no worker of the engine finds anything to do, the clock jumps: by ``ste
 something is known to happen before. Timeouts, early results and the pauses of a scripted stream so
 come in the right order, and nobody sleeps.
 
-The clock sees cooperative workers only. It does not wait for what blocks in a thread of its own or
-runs on an event loop: for these, hours may pass in a second.
+Coroutines go by the clock too: ``asyncio.sleep``, timeouts and the pauses between retries take no
+time. While one computes or waits for a connection of its own, time stands still for a moment. What
+blocks in a thread of its own is not waited for: there, hours may pass in a second.
 """
 
 from __future__ import annotations
 
+import asyncio
+import selectors
 import threading
+from collections.abc import Callable
+from contextvars import Context
 from heapq import heappop, heappush
+from math import ceil
+from typing import TypeVarTuple
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.idle import IdleStrategy
+from jetlet.execution.shared_event_loop import SharedEventLoop
+
+Arguments = TypeVarTuple("Arguments")
 
 SETTLING_PASSES = 3
 """Passes without any progress before time passes: others may be about to hand something over."""
 SETTLING_PAUSE = 20e-6
 """Seconds between these passes; what is handed over ends the pause."""
+IO_PATIENCE = 0.05
+"""Seconds that an event loop with connections waits for them before time may pass."""
 WAIT = 0.05
 """Seconds that a worker waits at the most for the others to be idle too."""
 
@@ -38,7 +50,9 @@ class VirtualClock:
         self._step_ns = step_ms * 1_000_000
         self._appointments: list[int] = []
         self._condition = threading.Condition()
-        self._workers: list[_Worker] = []
+        self._workers: list[_Worker | _Sleeper] = []
+        self.event_loop = SharedEventLoop("jetlet-asyncio", lambda: _VirtualEventLoop(self))
+        """Where coroutines run that are to sleep by this clock."""
 
     def monotonic_ns(self) -> int:
         """Nanoseconds that have passed so far."""
@@ -76,7 +90,7 @@ class VirtualClock:
                     self._condition.wait(pause)
             worker.is_idle = worker.is_signalled = False
 
-    def _wake(self, worker: _Worker) -> None:
+    def _wake(self, worker: _Worker | _Sleeper) -> None:
         with self._condition:
             worker.is_signalled = True
             if worker.is_idle:
@@ -96,8 +110,25 @@ class VirtualClock:
             target = min(target, self._appointments[0])
         self._now_ns = target
         for worker in self._workers:
-            worker.is_idle = False  # all of them look again
+            worker.look_again(target)
         self._condition.notify_all()
+
+    def _sleep(self, sleeper: _Sleeper, seconds: float | None) -> bool:
+        """Called by an event loop that has nothing to do for so long; false if that has passed."""
+        with self._condition:
+            if sleeper.is_signalled:
+                sleeper.is_signalled = False
+                return False
+            sleeper.due_ns = None if seconds is None else self._now_ns + ceil(seconds * 1e9)
+            sleeper.is_idle, sleeper.is_parked = True, seconds is None
+            while sleeper.is_idle and self._may_pass():
+                self._pass()
+            return sleeper.is_idle
+
+    def _forget(self, sleeper: _Sleeper) -> None:
+        with self._condition:
+            self._workers.remove(sleeper)
+            self._condition.notify_all()
 
 
 class _Worker:
@@ -118,6 +149,10 @@ class _Worker:
     def is_alive(self) -> bool:
         return self.thread is None or self.thread.is_alive()
 
+    def look_again(self, now_ns: int) -> None:
+        """Time has passed: anything may be due."""
+        self.is_idle = False
+
     def idle(self, count: int) -> None:
         pause = SETTLING_PAUSE if count < SETTLING_PASSES else WAIT
         self._clock._idle(self, is_parked=False, pause=pause)
@@ -130,3 +165,81 @@ class _Worker:
 
     def wake(self) -> None:
         self._clock._wake(self)
+
+
+# --- Coroutines -----------------------------------------------------------------------------
+
+
+class _Sleeper:
+    """An event loop, as far as the clock knows it. All is guarded by the clock's condition."""
+
+    is_alive = True
+
+    def __init__(self, loop: _VirtualEventLoop) -> None:
+        self.is_idle = False
+        self.is_parked = False
+        """True if it waits for nothing but to be called."""
+        self.is_signalled = False
+        self.due_ns: int | None = None
+        self._loop = loop
+
+    def look_again(self, now_ns: int) -> None:
+        """Time has passed: wake the loop if it waits for that."""
+        if self.is_idle and self.due_ns is not None and now_ns >= self.due_ns:
+            self.is_idle = False
+            self._loop.nudge()
+
+
+class _VirtualSelector(selectors.DefaultSelector):
+    """Lets the clock know when the loop has nothing to do."""
+
+    def __init__(self, clock: VirtualClock, sleeper: _Sleeper) -> None:
+        super().__init__()
+        self._clock = clock
+        self._sleeper = sleeper
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if len(self.get_map()) > 1 and (found := super().select(IO_PATIENCE)):
+            return found
+        if not self._clock._sleep(self._sleeper, timeout):
+            return []
+        try:
+            return super().select(None)
+        finally:
+            self._clock._wake(self._sleeper)
+
+
+class _VirtualEventLoop(asyncio.SelectorEventLoop):
+    """A loop whose timers go by the clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._virtual_clock = clock
+        self._sleeper = _Sleeper(self)
+        super().__init__(_VirtualSelector(clock, self._sleeper))
+        with clock._condition:
+            clock._workers.append(self._sleeper)
+
+    def time(self) -> float:
+        return self._virtual_clock.monotonic_ns() / 1e9
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        # Before its thread knows: no time passes until what was handed over is done.
+        self._virtual_clock._wake(self._sleeper)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def nudge(self) -> None:
+        """Let its thread look at the time."""
+        super().call_soon_threadsafe(lambda: None)
+
+    def close(self) -> None:
+        if not self.is_closed():
+            self._virtual_clock._forget(self._sleeper)
+        super().close()

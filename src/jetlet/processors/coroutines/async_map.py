@@ -53,7 +53,7 @@ from jetlet.processors.coroutines.coroutine_pool import (
     default_jitter,
 )
 from jetlet.processors.coroutines.loop_service import LoopService, on_member_loop
-from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
+from jetlet.processors.coroutines.member_loop import SharedEventLoop, loop_on
 from jetlet.processors.service_lease import Leases, ServiceLease
 from jetlet.processors.state_saver import StateSaver
 
@@ -103,7 +103,7 @@ class AsyncMapSupplier(ProcessorSupplier):
             data_ordinals=data_ordinals,
             jitter=jitter,
         )
-        self._leases: list[asyncio.AbstractEventLoop] = []
+        self._leases: list[tuple[SharedEventLoop, asyncio.AbstractEventLoop]] = []
         self._services = None if service is None else Leases(on_member_loop(service))
         self._gpus = 0 if service is None else service.gpus
 
@@ -121,17 +121,19 @@ class AsyncMapSupplier(ProcessorSupplier):
         )
 
     def init(self, context: ProcessorContext) -> None:
-        self._leases.append(MEMBER_LOOP.lease())
+        shared = loop_on(context.clock)
+        self._leases.append((shared, shared.lease()))
         if self._services is not None:
             self._services.open(context)
 
     def get(self) -> Processor:
         lease = None if self._services is None else self._services.for_processor()
+        _, loop = self._leases[-1]
         if self.options.max_batch is None:
-            return AsyncMapProcessor(self.options, self._leases[-1], lease)
+            return AsyncMapProcessor(self.options, loop, lease)
         from jetlet.processors.coroutines.async_batched import AsyncBatchedProcessor
 
-        return AsyncBatchedProcessor(self.options, self._leases[-1], lease)
+        return AsyncBatchedProcessor(self.options, loop, lease)
 
     def close(self, error: BaseException | None) -> None:
         try:
@@ -139,8 +141,8 @@ class AsyncMapSupplier(ProcessorSupplier):
                 self._services.close()
         finally:
             if self._leases:
-                self._leases.pop()
-                MEMBER_LOOP.release()
+                shared, _ = self._leases.pop()
+                shared.release()
 
 
 class AsyncMapProcessor(BatchProcessor):

@@ -16,7 +16,7 @@ from typing import Any
 
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.service_factory import ServiceFactory
-from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
+from jetlet.processors.coroutines.member_loop import loop_on
 
 __all__ = ["LoopService", "on_member_loop"]
 
@@ -35,13 +35,14 @@ class LoopService:
     def __init__(self, factory: ServiceFactory[Any], context: ProcessorContext) -> None:
         self.value: Any = None
         """What coroutines are given."""
-        self._loop = MEMBER_LOOP.lease()
+        self._shared = loop_on(context.clock)
+        self._loop = self._shared.lease()
         self._closing = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         try:
             self._run(self._open(factory, context))
         except BaseException:
-            MEMBER_LOOP.release()
+            self._shared.release()
             raise
 
     def close(self) -> None:
@@ -50,7 +51,7 @@ class LoopService:
             if not self._loop.is_closed():
                 self._run(self._close())
         finally:
-            MEMBER_LOOP.release()
+            self._shared.release()
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

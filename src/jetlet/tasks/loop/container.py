@@ -128,7 +128,7 @@ class Container:
                 each.name: self._open_stores(each, saved[each.name], stack)
                 for each in self._assignments
             }
-            lease = AsyncioLease()
+            lease = AsyncioLease(self._clock)
             stack.callback(lambda: lease.release(self._patience()))
             instances = []
             for each in self._assignments:

@@ -7,25 +7,27 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from jetlet.processors.coroutines.member_loop import MEMBER_LOOP
+from jetlet.core.clock import Clock
+from jetlet.processors.coroutines.member_loop import loop_on
 
 
 class AsyncioLease:
     """The asyncio loop of this member, leased when somebody needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._shared = loop_on(clock)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = MEMBER_LOOP.lease()
+            self._loop = self._shared.lease()
         return self._loop
 
     def release(self, limit: float) -> None:
         """Give it back, if it was leased; what runs on it is awaited for so many seconds."""
         if self._loop is not None:
             self._loop = None
-            MEMBER_LOOP.release(limit)
+            self._shared.release(limit)
 
 
 def call_hook(hook: Callable[..., Any] | None, lease: AsyncioLease, *arguments: Any) -> None:
