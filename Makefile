@@ -1,8 +1,10 @@
 # Everything runs in .venv, which `make setup` makes; `make PYTHON=python3.12 setup` picks the
-# interpreter that it is made with.
+# interpreter that it is made with. With VENV=.venv-3.12 as well, the first one stays as it is.
 
 PYTHON ?= python3
 VENV := .venv
+# What is installed in it, besides the tools; a Python may be too new for some of it.
+EXTRAS := all
 BIN := $(VENV)/bin
 
 DEMO = $(BIN)/python examples/word_count.py
@@ -88,12 +90,17 @@ bench: $(INSTALLED_BENCH) ## install the peers and run the benchmarks
 	@$(BENCH)
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) .venv-sparks .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A virtual environment whose interpreter is gone is made anew.
+# A virtual environment whose interpreter is gone, or is not the one that was asked for, is made anew.
+VERSION_OF = $(shell $(1) -c 'import sys; print(sys.version)' 2>/dev/null)
 ifneq ($(shell test -x $(BIN)/python && echo ok),ok)
 .PHONY: $(VENV)/pyvenv.cfg
+else ifeq ($(origin PYTHON),command line)
+ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(BIN)/python))
+.PHONY: $(VENV)/pyvenv.cfg
+endif
 endif
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -103,17 +110,17 @@ $(VENV)/pyvenv.cfg:
 
 $(INSTALLED): $(PINNED) $(VENV)/pyvenv.cfg
 	@echo "Installing Jetlet and its tools into $(VENV) (a few minutes the first time)"
-	@$(PIP_INSTALL) -e '.[all,dev]' $(QUIETLY)
+	@$(PIP_INSTALL) -e '.[$(EXTRAS),dev]' $(QUIETLY)
 	@touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED)
 	@echo "Installing what builds the site and the distribution into $(VENV)"
-	@$(PIP_INSTALL) -e '.[all,dev,docs]' $(QUIETLY)
+	@$(PIP_INSTALL) -e '.[$(EXTRAS),dev,docs]' $(QUIETLY)
 	@touch $@
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing the benchmarks' peers into $(VENV)"
-	@$(PIP_INSTALL) -e '.[all,dev,bench]' $(QUIETLY)
+	@$(PIP_INSTALL) -e '.[$(EXTRAS),dev,bench]' $(QUIETLY)
 	@$(PYTHON) -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
 		-e . $(PATHWAY) $(QUIETLY)
