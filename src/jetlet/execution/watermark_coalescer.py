@@ -72,6 +72,17 @@ class WatermarkCoalescer:
         """True if :meth:`observe_event` has to be called at all."""
         return bool(self._idle)
 
+    def add(self, index: int) -> None:
+        """One more input, which is waited for from now on."""
+        self._watermarks[index] = MIN_TIMESTAMP
+        self._active.add(index)
+        self._quiet_for = -1
+        self._is_idle = False
+
+    def begin(self) -> tuple[Watermark, ...]:
+        """What there is to say before anything came: without inputs, that it is idle."""
+        return self._advance()
+
     def observe_event(self, index: int) -> None:
         """Data came from the input: it is not idle any more, and its watermark counts again."""
         if index in self._idle:

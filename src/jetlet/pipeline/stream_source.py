@@ -89,6 +89,17 @@ class StreamReader(ABC, Generic[T]):
         """Go on behind these positions, by partition; ``None`` begins anew. Before any poll."""
         raise NotImplementedError(f"{type(self).__name__} cannot be resumed")
 
+    def add(self, partition: Any, position: Any | None) -> None:
+        """Read one more partition, whose index is the next one, from a position that was saved.
+
+        Without one it begins where the partition says.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no partitions while it reads")
+
+    def remove(self, partition: int) -> None:
+        """A partition is gone: read nothing more of it. The others keep their indexes."""
+        raise NotImplementedError(f"{type(self).__name__} gives up no partitions while it reads")
+
     def interrupt(self) -> None:
         """Make a waiting ``poll`` return; from any thread."""
 
@@ -112,10 +123,23 @@ class StreamSource(Described, ABC, Generic[T]):
     """True if readers can ``save`` and ``restore`` positions."""
     on_error: OnError = "fail"
     """What becomes of records that cannot be read; a sink for them does not travel."""
+    discovery_ms: int | None = None
+    """Milliseconds between two looks for partitions that are new or gone; ``None`` if they stay as
+    they are. Such a source says with :meth:`partition_key` which partition is which."""
+    beginning: Any = None
+    """The position of a partition that a snapshot does not know yet, because it was made since; by
+    default where the partition says."""
 
     @abstractmethod
     def partitions(self) -> Sequence[Any]:
         """What there is to read, picklable; called once, where the job is submitted."""
+
+    def look_for_partitions(self) -> Iterator[Sequence[Any]]:
+        """What there is to read, each time anew, for a source that has a ``discovery_ms``.
+
+        Called on a thread of its own. Partitions that are new begin with their first record.
+        """
+        raise NotImplementedError(f"{type(self).__name__} finds no partitions")
 
     def partition_key(self, number: int, partition: Any) -> Any:
         """What a snapshot knows a partition by; by default its number.

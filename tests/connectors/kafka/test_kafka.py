@@ -11,7 +11,16 @@ import cloudpickle
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item, windows
+from jetlet import (
+    EmbeddedEngine,
+    JobConfig,
+    Pipeline,
+    agg,
+    sinks,
+    sources,
+    whole_item,
+    windows,
+)
 from jetlet.connectors.kafka import client as kafka_client
 from jetlet.connectors.kafka.client import KafkaDirectory
 from jetlet.connectors.kafka.consumer import KafkaRecord
@@ -643,3 +652,73 @@ class TestPipelines:
         sending.filter(lambda item: opened.release() is None).write_to(sink)
         for _ in range(3):
             self.cancel(engine, p, lambda job: [opened.acquire() for _ in range(1000)])
+
+
+class TestDiscovery:
+    def make(self, kafka, name):
+        """A topic of that name."""
+        client = kafka.consumer(**{"allow.auto.create.topics": True})
+        while not client.list_topics(name, timeout=60).topics[name].partitions:
+            pass
+        client.close()
+
+    def test_topics_that_match_later_are_read_from_their_beginning(self, kafka, tmp_path):
+        prefix = f"found-{time.monotonic_ns()}"
+        source = sources.kafka(
+            f"^{prefix}-.*",
+            kafka.servers,
+            value=int,
+            start="latest",
+            discovery_interval=50,
+            settings=QUICK,
+        )
+        assert source.partitions() == []
+        p, out = Pipeline("p"), sinks.collect()
+        p.read_from(source, local_parallelism=2).without_timestamps().write_to(out)
+        config = JobConfig(processing_guarantee="exactly-once", snapshot_dir=str(tmp_path))
+        with EmbeddedEngine(workers=1) as engine:
+            job = engine.submit(p, config)
+            self.make(kafka, f"{prefix}-a")
+            for partition in range(4):
+                kafka.send(f"{prefix}-a", partition, [str(partition)])
+            assert_collected_eventually(job, out, [0, 1, 2, 3], timeout=60)
+            job.suspend()
+            kafka.send(f"{prefix}-a", 0, ["4"])
+            self.make(kafka, f"{prefix}-b")
+            kafka.send(f"{prefix}-b", 3, ["5"])
+            job.resume()
+            assert_collected_eventually(job, out, [0, 1, 2, 3, 4, 5], timeout=60)
+            job.cancel()
+
+    def test_partitions_that_a_topic_gets_are_found(self, kafka, topic, monkeypatch):
+        """The cluster of the tests cannot give a topic more of them: it hides some at first."""
+        hidden = threading.Event()
+        there = KafkaDirectory._partitions
+        monkeypatch.setattr(
+            KafkaDirectory,
+            "_partitions",
+            lambda self, name: there(self, name)[: None if hidden.is_set() else 1],
+        )
+        kafka.send(topic, 0, ["0"])
+        kafka.send(topic, 2, ["2"])
+        source = sources.kafka(
+            topic, kafka.servers, value=int, discovery_interval=50, settings=QUICK
+        )
+        p, out = Pipeline("p"), sinks.collect()
+        p.read_from(source).without_timestamps().write_to(out)
+        with EmbeddedEngine() as engine:
+            job = engine.submit(p)
+            assert_collected_eventually(job, out, [0], timeout=60)
+            hidden.set()
+            assert_collected_eventually(job, out, [0, 2], timeout=60)
+            job.cancel()
+
+    @pytest.mark.parametrize("bad", ["^(", "^[a"])
+    def test_a_pattern_that_is_none_is_refused(self, kafka, bad):
+        with pytest.raises(InvalidArgumentError, match="regular expression"):
+            sources.kafka(bad, kafka.servers)
+
+    def test_a_fixed_set_of_partitions(self, kafka, topic):
+        assert sources.kafka(topic, kafka.servers, discovery_interval=None).discovery_ms is None
+        assert sources.kafka(topic, kafka.servers).discovery_ms == 5000
+        assert sources.kafka(topic, kafka.servers, until="end").discovery_ms is None

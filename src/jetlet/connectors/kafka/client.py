@@ -127,9 +127,21 @@ class KafkaDirectory:
         }
         self._client = servers.consumer(ours, logging.getLogger(__name__))
 
-    def places(self, topics: Sequence[str]) -> list[Place]:
-        """All partitions of the topics, each of which must be there."""
-        return [(topic, index) for topic in topics for index in self._partitions(topic)]
+    def places(self, topics: Sequence[str], *, must_exist: bool = True) -> list[Place]:
+        """All partitions of the topics, each of which must be there unless it is a pattern."""
+        found: list[Place] = []
+        for topic in topics:
+            if is_pattern(topic):
+                there = self._ask(lambda: self._client.list_topics(timeout=ANSWER_TIMEOUT)).topics
+                names = sorted(name for name in there if re.match(topic, name))
+                found += [(name, i) for name in names for i in sorted(there[name].partitions)]
+                continue
+            try:
+                found += [(topic, index) for index in self._partitions(topic)]
+            except InputNotFoundError:
+                if must_exist:
+                    raise
+        return list(dict.fromkeys(found))
 
     def _partitions(self, topic: str) -> list[int]:
         from confluent_kafka import KafkaError
@@ -213,6 +225,11 @@ class KafkaDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether a topic stands for all that match it."""
+    return topic.startswith("^")
 
 
 def check_topic(what: str, topic: Any) -> str:

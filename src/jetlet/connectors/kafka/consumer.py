@@ -54,6 +54,7 @@ class KafkaConsumer:
     :param on_gap: what to do when the records at an offset are gone: skip to the first that is
         there, with a warning, or raise.
     :param on_skip: told how many offsets were skipped.
+    :param may_lose_partitions: whether somebody else takes care of partitions that are gone.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class KafkaConsumer:
         group: str | None = None,
         on_gap: OnGap = "skip",
         on_skip: Callable[[int], None] = lambda count: None,
+        may_lose_partitions: bool = False,
         logger: logging.Logger,
     ) -> None:
         self._servers = servers
         self._on_gap = on_gap
         self._on_skip = on_skip
+        self._may_lose_partitions = may_lose_partitions
         self._logger = logger
         self.positions: dict[Place, int] = {}
         """The offset of the next record to poll."""
@@ -82,6 +85,21 @@ class KafkaConsumer:
 
         self.positions = dict(positions)
         self._client.assign([TopicPartition(*place, i) for place, i in positions.items()])
+
+    def add(self, place: Place, position: int) -> None:
+        """Read one more partition."""
+        from confluent_kafka import TopicPartition
+
+        self.positions[place] = position
+        self._client.incremental_assign([TopicPartition(*place, position)])
+
+    def remove(self, place: Place) -> None:
+        """Read a partition no more, if it was read."""
+        from confluent_kafka import TopicPartition
+
+        self._out_of_range.discard(place)
+        if self.positions.pop(place, None) is not None:
+            self._client.incremental_unassign([TopicPartition(*place)])
 
     def poll(self, limit: int, timeout: float) -> dict[Place, list[Message]]:
         """New records by partition, ``limit`` at the most; waits so many seconds for the first."""
@@ -103,6 +121,8 @@ class KafkaConsumer:
             assert topic is not None
             assert partition is not None
             place = topic, partition
+            if place not in self.positions:
+                continue  # it was given up
             try:
                 found[place].append(message)
             except KeyError:
@@ -157,6 +177,12 @@ class KafkaConsumer:
             place = topic, partition
             self.positions[place] = max(self.positions[place], offset)
             self.ended.add(place)
+        elif self._may_lose_partitions and error.code() in (
+            Codes.UNKNOWN_TOPIC_OR_PART,
+            Codes._UNKNOWN_PARTITION,
+            Codes._UNKNOWN_TOPIC,
+        ):
+            self._logger.warning("%s: %s", where, error.str())
         elif error.retriable() or error.code() in (Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN):
             self._logger.warning("%s: %s; trying again", where, error.str())
         else:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
-from jetlet.connectors.kafka.client import KafkaDirectory, KafkaServers, Place, check_topic
+from jetlet.connectors.kafka.client import (
+    KafkaDirectory,
+    KafkaServers,
+    Place,
+    check_topic,
+    is_pattern,
+)
 from jetlet.connectors.kafka.consumer import KafkaConsumer, KafkaRecord, OnGap
 from jetlet.core.arguments import (
     check_choice,
@@ -19,6 +26,7 @@ from jetlet.core.arguments import (
     check_start,
     time_to_ms,
 )
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.source import BATCH_SIZE
@@ -36,6 +44,10 @@ Start = Literal["earliest", "latest", "committed"] | Mapping[Any, int] | int | d
 
 Until = Literal["end"] | Mapping[Any, int] | int | datetime
 
+DISCOVERY_MS: Final = 5000
+"""Milliseconds between two looks for new partitions, by default."""
+OFFSET_BEGINNING: Final = -2
+"""What the client takes for the first record that is there."""
 POLL_TIMEOUT: Final = 0.05
 """Seconds that a poll waits for records."""
 
@@ -89,6 +101,7 @@ class KafkaOptions(TypedDict, total=False):
     until: Until | None
     group: str | None
     on_gap: OnGap
+    discovery_interval: Duration | None
     settings: Mapping[str, Any] | None
     name: str | None
     local_parallelism: int | None
@@ -115,13 +128,17 @@ class KafkaSource(StreamSource[T]):
     job is submitted, a dict from partitions to offsets, or a time, is what is no longer read.
 
     ``servers`` are ``"host:port"`` of some brokers, ``settings`` those of librdkafka, such as
-    ``{"security.protocol": "SSL"}``. Partitions are shared among the readers; those that a topic
-    gets later are found when the job is started again. Needs ``pip install 'jetlet[kafka]'``.
+    ``{"security.protocol": "SSL"}``. Partitions are shared among the readers. Those that a topic
+    gets later are found while the job runs, within ``discovery_interval``, and read from their
+    beginning whatever ``start`` says; so are the topics that match a pattern, which is a topic that
+    begins with ``^``, such as ``"^orders-.*"``. What is deleted ends. ``discovery_interval=None``
+    looks only when the job is started. Needs ``pip install 'jetlet[kafka]'``.
     """
 
     has_native_timestamps = True
     is_replayable = True
     is_blocking = True
+    beginning = OFFSET_BEGINNING
 
     @overload
     def __init__(
@@ -167,6 +184,7 @@ class KafkaSource(StreamSource[T]):
         until: Until | None = None,
         group: str | None = None,
         on_gap: OnGap = "skip",
+        discovery_interval: Duration | None = DISCOVERY_MS,
         settings: Mapping[str, Any] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
@@ -176,7 +194,7 @@ class KafkaSource(StreamSource[T]):
         given: Any = [topic] if isinstance(topic, str) else topic
         if not isinstance(given, list | tuple) or not given:
             raise InvalidArgumentError(f"{what}({topic!r}): write a topic or a list of topics")
-        self._topics = list(dict.fromkeys(check_topic(what, each) for each in given))
+        self._topics = list(dict.fromkeys(_check_topic(what, each) for each in given))
         check_functions(what, key=key, value=value, project=project)
         if key is not None and project is None:
             raise InvalidArgumentError(
@@ -194,6 +212,8 @@ class KafkaSource(StreamSource[T]):
         self._start = start
         self._until = until
         self._group = group
+        if discovery_interval is not None and until is None:
+            self.discovery_ms = to_ms(f"{what}: discovery_interval", discovery_interval, minimum=1)
         self._on_gap: OnGap = on_gap
         self._decoding = KafkaDecoding(key, value, project)
         self.name = check_name(what, name) or f"kafka-source({','.join(self._topics)})"
@@ -207,6 +227,12 @@ class KafkaSource(StreamSource[T]):
             places = directory.places(self._topics)
             offsets = self._offsets(directory, places)
         return [KafkaPartition(*each) for each in zip(places, offsets, strict=True)]
+
+    def look_for_partitions(self) -> Iterator[Sequence[KafkaPartition]]:
+        with KafkaDirectory(self._servers, self._group) as directory:
+            while True:
+                places = directory.places(self._topics, must_exist=False)
+                yield [KafkaPartition(place, OFFSET_BEGINNING) for place in places]
 
     def _offsets(self, directory: KafkaDirectory, places: list[Place]) -> Sequence[int]:
         start = self._start
@@ -300,9 +326,23 @@ class KafkaSource(StreamSource[T]):
             group=self._group,
             on_gap=self._on_gap,
             on_skip=lambda count: context.count("skipped_offsets", count),
+            may_lose_partitions=self.discovery_ms is not None,
             logger=context.logger,
         )
         return KafkaStreamReader(consumer, partitions, self._decoding.function())
+
+
+def _check_topic(what: str, topic: Any) -> str:
+    if isinstance(topic, str) and is_pattern(topic):
+        try:
+            re.compile(topic)
+        except re.error as error:
+            raise InvalidArgumentError(
+                f"{what}({topic!r}): a topic that begins with ^ is a regular expression, and this "
+                f"is none: {error}"
+            ) from error
+        return topic
+    return check_topic(what, topic)
 
 
 def _decoded(
@@ -352,19 +392,34 @@ class KafkaStreamReader(StreamReader[Any]):
                 [message.timestamp()[1] for message in messages],
             )
             for place, messages in found.items()
+            if place in self._indices
         ]
 
     def is_quiet(self, partition: int) -> bool:
         return self._places[partition] in self._ended
 
     def save(self) -> Sequence[int]:
-        positions = self._consumer.positions or self._starts
-        return [positions[place] for place in self._indices]
+        positions = {**self._starts, **self._consumer.positions}
+        return [positions.get(place, OFFSET_BEGINNING) for place in self._places]
 
     def restore(self, positions: Sequence[int | None]) -> None:
-        for place, position in zip(self._indices, positions, strict=True):
+        for place, position in zip(self._places, positions, strict=True):
             if position is not None:
                 self._starts[place] = position
+
+    def add(self, partition: KafkaPartition, position: int | None) -> None:
+        place = partition.place
+        self._indices[place] = len(self._places)
+        self._places.append(place)
+        self._starts[place] = partition.offset if position is None else position
+        if self._consumer.positions:
+            self._consumer.add(place, self._starts[place])
+
+    def remove(self, partition: int) -> None:
+        place = self._places[partition]
+        self._starts.pop(place)
+        self._consumer.remove(place)
+        del self._indices[place]
 
     def interrupt(self) -> None:
         # The client cannot be woken; a poll that is under way does not wait for long.

@@ -10,6 +10,7 @@ from jetlet.core.clock import Clock
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
+from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import PartitionTime, Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import StreamSupplier
@@ -18,6 +19,7 @@ from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 from jetlet.pipeline.transforms import TimestampKind
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
+from jetlet.processors.ends.partition_finder import PartitionFinder
 from jetlet.processors.item_failure import item_failure
 from jetlet.processors.state_saver import StateSaver
 from jetlet.processors.time.event_time import (
@@ -78,8 +80,9 @@ class StreamReadSupplier(StreamSupplier):
 class StreamReadProcessor(BatchProcessor):
     """Polls a reader for what is new; emits items, or events and watermarks.
 
-    It has every n-th partition, where n is the number of readers. If the source can be replayed,
-    positions and watermarks go into snapshots, by the key of the partition.
+    It has every n-th partition, where n is the number of readers, and of those that are found later
+    what their keys say, since nobody knows in which order others find them. If the source can be
+    replayed, positions and watermarks go into snapshots, by the key of the partition.
     """
 
     makes_watermarks = True
@@ -107,6 +110,15 @@ class StreamReadProcessor(BatchProcessor):
         self._watermarks: WatermarkSource | None = None
         self._is_at_end = False
         self._restored: dict[Any, tuple[Any, int | None]] = {}
+        self._finder: PartitionFinder | None = None
+        self._known: set[Any] = set()
+        """Keys of all partitions that there are."""
+        self._missing: set[Any] = set()
+        """Those of them that were not there at the last look."""
+        self._gone: set[int] = set()
+        """Indexes of its partitions that are not there any more."""
+        self._unclaimed: dict[Any, tuple[Any, int | None]] = {}
+        """What a snapshot has of partitions that were not there when the job was started."""
         self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
@@ -120,7 +132,8 @@ class StreamReadProcessor(BatchProcessor):
                 source.name,
             )
         mine = range(context.global_index, len(partitions), context.total_parallelism)
-        if not mine:
+        finds = source.discovery_ms is not None
+        if not mine and not finds:
             return
         self._mine = [source.partition_key(i, partitions[i]) for i in mine]
         self._names = [source.partition_name(i, partitions[i]) for i in mine]
@@ -129,8 +142,14 @@ class StreamReadProcessor(BatchProcessor):
             self._watermarks = WatermarkSource(
                 self._timestamps.policy, range(len(self._mine)), context.clock.monotonic_ns()
             )
+            self.send_watermarks(self._watermarks.begin())
+        if finds:
+            self._known = {source.partition_key(i, each) for i, each in enumerate(partitions)}
+            self._finder = PartitionFinder(source, context.wake, context.logger)
 
     def close(self) -> None:
+        if self._finder is not None:
+            self._finder.close()
         if self._reader is not None:
             self._reader.close()
 
@@ -146,6 +165,8 @@ class StreamReadProcessor(BatchProcessor):
 
     def interrupt(self) -> None:
         """The job is ending; from any thread."""
+        if self._finder is not None:
+            self._finder.stop()
         if self._reader is not None:
             self._reader.interrupt()
 
@@ -154,6 +175,8 @@ class StreamReadProcessor(BatchProcessor):
             return False
         if self._is_at_end or self._reader is None:
             return True
+        if self._finder is not None and (found := self._finder.take()) is not None:
+            self._take_over(found, self._reader)
         polled = self._reader.poll(BATCH_SIZE)
         if polled is None:
             self._is_at_end = True
@@ -200,6 +223,49 @@ class StreamReadProcessor(BatchProcessor):
         self.send(list(zip(times, items, strict=True)))
         self.send_watermarks(watermarks.observe(polled.partition, max(times)))
 
+    # --- Partitions that come and go --------------------------------------------------------
+
+    def _take_over(self, found: Sequence[Any], reader: StreamReader[Any]) -> None:
+        """Read what is new of the partitions that there are, and not what is gone."""
+        by_key = {self._source.partition_key(-1, each): each for each in found}
+        for key in by_key.keys() - self._known:
+            self._known.add(key)
+            restored = self._unclaimed.pop(key, None)
+            if self._owns(key):
+                self._add(key, by_key[key], restored, reader)
+        missing = self._known - by_key.keys()
+        gone = missing & self._missing  # seen twice: who answers may have just been started
+        self._missing = missing - gone
+        self._known -= gone
+        for index, key in enumerate(self._mine):
+            if key in gone and index not in self._gone:
+                self._gone.add(index)
+                self.context.logger.warning("%s is not there any more", self._names[index])
+                reader.remove(index)
+                if self._watermarks is not None:
+                    self.send_watermarks(self._watermarks.end(index))
+
+    def _owns(self, key: Any) -> bool:
+        return stable_hash(key) % self.context.total_parallelism == self.context.global_index
+
+    def _add(
+        self,
+        key: Any,
+        partition: Any,
+        restored: tuple[Any, int | None] | None,
+        reader: StreamReader[Any],
+    ) -> None:
+        index = len(self._mine)
+        self._mine.append(key)
+        self._names.append(self._source.partition_name(index, partition))
+        self.context.logger.info("%s is new", self._names[index])
+        position, time = restored or (None, None)
+        reader.add(partition, position)
+        if self._watermarks is not None:
+            self._watermarks.add(index)
+            if time is not None:
+                self._watermarks.restore(index, time)
+
     # --- Snapshots --------------------------------------------------------------------------
 
     def save_to_snapshot(self) -> bool:
@@ -210,26 +276,29 @@ class StreamReadProcessor(BatchProcessor):
         if self._reader is None or not self._source.is_replayable:
             return ()
         watermarks = self._watermarks
-        return [
-            (
-                BroadcastKey(("partition", key)),
-                (position, None if watermarks is None else watermarks.watermark_of(index)),
-            )
+        states = {
+            key: (position, None if watermarks is None else watermarks.watermark_of(index))
             for index, (key, position) in enumerate(
                 zip(self._mine, self._reader.save(), strict=True)
             )
-        ]
+            if index not in self._gone
+        }
+        states |= {key: state for key, state in self._unclaimed.items() if self._owns(key)}
+        return [(BroadcastKey(("partition", key)), state) for key, state in states.items()]
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
-            if key.key[1] in self._mine:
-                self._restored[key.key[1]] = state
+            name = key.key[1]
+            self._restored[name] = state
+            if self._finder is not None and name not in self._known:
+                self._unclaimed[name] = state
 
     def finish_snapshot_restore(self) -> bool:
         restored, self._restored = self._restored, {}
         if self._reader is None or not restored:
             return True
-        self._reader.restore([restored.get(key, (None,))[0] for key in self._mine])
+        new = (self._source.beginning,)
+        self._reader.restore([restored.get(key, new)[0] for key in self._mine])
         for index, key in enumerate(self._mine):
             watermark = restored[key][1] if key in restored else None
             if self._watermarks is not None and watermark is not None:

@@ -126,6 +126,17 @@ class WatermarkSource:
         """How long they had been so when that was told last."""
         self._next_check = policy.check_interval * _MS
 
+    def begin(self) -> tuple[Watermark, ...]:
+        """Who has no partitions yet must not hold up the others; call it once."""
+        return () if self._watermarks else self._coalescer.begin()
+
+    def add(self, partition: int) -> None:
+        """One more partition, of which nothing is known yet."""
+        self._coalescer.add(partition)
+        self._watermarks[partition] = MIN_TIMESTAMP
+        self._last_event[partition] = self._quiet_ns
+        self._all_quiet_ns, self._told_ms = 0, -1
+
     def polled(self, now_ns: int, *, has_seen_all: bool) -> None:
         """A poll has ended, at this reading of a monotonic clock; call it before all others.
 
