@@ -23,6 +23,8 @@ from jetlet import (
 )
 from jetlet.core import partition_id
 from jetlet.testing import Timed, pause, scripted_stream
+from jetlet.ui.page_jobs import LocalJobs
+from jetlet.ui.page_server import PageServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -269,6 +271,61 @@ def test_the_page_stays_when_the_job_and_its_process_are_gone(browser):
     browser.wait(lambda: "seen last" in browser.text("#notice"))
     assert browser.text("#figures div:nth-child(2) dd") == "5"
     assert len(browser.find(".vertex")) == 2
+
+
+class Passing(LocalJobs):
+    """Jobs that are forgotten when a test says so, as those of another process are at its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.gone = set()
+
+    def summaries(self):
+        return [each for each in super().summaries() if each["id"] not in self.gone]
+
+    def state(self, job_id):
+        return None if job_id in self.gone else super().state(job_id)
+
+
+def test_what_was_seen_of_a_job_that_is_gone_stays_until_there_is_another(engine, browser):
+    jobs = Passing()
+    running = []
+
+    def begin(name):
+        p = Pipeline(name)
+        p.read_from(endless()).write_to(sinks.noop())
+        running.append(engine.submit(p))
+        jobs.add(running[-1])
+
+    def end():
+        jobs.gone.add(running[-1].id)
+        browser.wait(lambda: f"{running[-1].name} runs no more" in browser.text("#notice"))
+        assert browser.text("#status") == "gone"
+        assert len(browser.find(".vertex")) == 2
+        assert browser.find("#buttons button") == []
+
+    def shows(name):
+        browser.wait(lambda: (browser.text("#name"), browser.text("#status")) == (name, "running"))
+        assert browser.text("#notice") == ""
+
+    with PageServer(jobs) as server:
+        browser.open(server.url)
+        browser.wait(lambda: browser.text("#status") == "no job runs")
+        begin("first")
+        shows("first")
+        end()
+        begin("second")
+        shows("second")
+        # One that was chosen stays.
+        browser.open(f"{server.url}?#{running[-1].id}")
+        shows("second")
+        end()
+        begin("third")
+        browser.wait(lambda: browser.text("#jobs option") == "third (running)")
+        assert browser.text("#name") == "second"
+        browser.find("#jobs option")[0].click()
+        shows("third")
+        assert browser.complaints() == []
 
 
 def test_a_report_opens_without_a_server(engine, browser, tmp_path):

@@ -91,16 +91,25 @@ function moment(ms) {
 // --- All of it ------------------------------------------------------------------------------
 
 function show(state) {
-  page.state = state;
-  showJobs(state.jobs);
+  const before = page.state?.job;
   const job = state.job;
+  page.state = job || !before ? state : { ...state, job: before };
+  showJobs(state.jobs);
+  if (!job && before) {
+    $("status").textContent = "gone";
+    $("status").className = "pill lost";
+    page.isGone = true;
+    end(`${before.job} runs no more; this is what was seen last.`);
+    return;
+  }
   if (!job) {
-    $("name").textContent = "Jetlet";
-    $("status").textContent = state.jobs.length ? "gone" : "no job runs";
+    $("status").textContent = "no job runs";
     $("verdict").replaceChildren(make("p", {}, "No job runs now; this page will show the next one."));
     delete $("verdict").dataset.shown;
     return;
   }
+  if (page.isGone) tell("");
+  page.isGone = false;
   page.jobId = job.id;
   document.title = `${job.job} · ${job.status}`;
   $("name").textContent = job.job;
@@ -119,13 +128,14 @@ function show(state) {
 }
 
 function showJobs(jobs) {
-  $("choice").hidden = jobs.length < 2;
+  const shown = page.state.job?.id;
+  $("choice").hidden = jobs.every((job) => job.id === shown);
   const wanted = JSON.stringify(jobs.map((job) => [job.id, job.job, job.status]));
   if ($("jobs").dataset.shown !== wanted && document.activeElement !== $("jobs")) {
     $("jobs").dataset.shown = wanted;
     $("jobs").replaceChildren(...jobs.map((job) => make("option", { value: job.id }, `${job.job} (${job.status})`)));
   }
-  if (page.state.job) $("jobs").value = page.state.job.id;
+  $("jobs").value = shown;
 }
 
 function remember(job) {
