@@ -267,8 +267,8 @@ def _record(fields: Sequence[tuple[str, Node]], table: Table) -> _Whole:
     for _, node in fields:
         value = _value(node, table)
         if isinstance(value, _Whole):
-            if not isinstance(value.form, RecordForm):
-                raise LeaveToPython("a tuple in a record")
+            if not isinstance(value.form, RecordForm) or not value.form.is_dict:
+                raise LeaveToPython("a tuple, or an object, in a record")
             value = pa.StructArray.from_arrays(value.columns.columns, names=value.form.names)
         arrays.append(_as_array(value, len(table)))
     return _Whole(pa.RecordBatch.from_arrays(arrays, names=names), RecordForm(tuple(names)))

@@ -62,6 +62,11 @@ class Record:
         """Number of columns."""
         return len(self.names)
 
+    @property
+    def is_dict(self) -> bool:
+        """True if items are dicts, and no objects of which somebody may make something else."""
+        return self.kind is dict
+
     def items(self, columns: Sequence[list[Any]], rows: int) -> list[Any]:
         """The items of columns that were made values of Python."""
         if not columns:

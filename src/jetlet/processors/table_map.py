@@ -97,7 +97,7 @@ class TableMapProcessor(BatchProcessor):
         import pyarrow as pa
 
         times = None
-        if isinstance(batch, Table) and isinstance(batch.form, Record):
+        if isinstance(batch, Table) and isinstance(batch.form, Record) and batch.form.is_dict:
             if (batch.times is not None) == self._takes_events:
                 table = pa.Table.from_batches([batch.columns])
                 if self._schema is None:

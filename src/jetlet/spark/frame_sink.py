@@ -231,7 +231,11 @@ class FrameRows:
         if table.times is not None or table.columns.num_columns != len(self._fields):
             return None
         if isinstance(form, Record):
-            if set(form.names) != set(self._names) or len(set(form.names)) < len(columns):
+            if (
+                not form.is_dict
+                or set(form.names) != set(self._names)
+                or len(set(form.names)) < len(columns)
+            ):
                 return None
             columns = [columns[form.names.index(name)] for name in self._names]
         elif isinstance(form, Entry) and any(part != VALUE for part in form.parts):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetlet import Pipeline, agg, col, it, sinks, sources
+from jetlet import Pipeline, agg, col, it, record, sinks, sources
 from jetlet.core.table import Table
 from jetlet.errors import BadRecordError, JobFailedError
 from jetlet.pipeline.errors import Rejected
@@ -217,3 +217,41 @@ def test_schemas_that_are_more_than_columns_are_not_for_columns(tmp_path, schema
     path = write(tmp_path / "a.jsonl", text)
     assert tables(path, schema) == []
     assert read(path, schema, "read_columns") == read(path, schema, "read")
+
+
+def outcome(p):
+    try:
+        p.run(on="embedded")
+    except JobFailedError as error:
+        return str(error).partition("OrderClass(")[0]
+    return None
+
+
+@pytest.mark.parametrize("kind", ["csv", "json_lines", "parquet"])
+@pytest.mark.parametrize("schema", [OrderClass, OrderStruct])
+def test_objects_are_written_as_objects(tmp_path, schema, kind):
+    path = write(tmp_path / "a.jsonl", "\n".join(lines()))
+    options = {"default": repr} if kind == "json_lines" else {}
+    found = []
+    for name, step in (("columns", it), ("items", lambda item: item)):
+        p = Pipeline("objects")
+        stage = p.read_from(sources.json_lines(path, schema=schema)).map(step)
+        stage.write_to(getattr(sinks, kind)(tmp_path / name, **options))
+        said = outcome(p)
+        parts = sorted((tmp_path / name).glob("part-*"))
+        found.append((said and said[:20]) or [part.read_bytes() for part in parts])
+    assert found[0] == found[1]
+
+
+def test_objects_stay_what_they_are_within_others(tmp_path):
+    path = write(tmp_path / "a.jsonl", "\n".join(lines()))
+    p, out = Pipeline("objects"), sinks.collect()
+    orders = p.read_from(sources.json_lines(path, schema=OrderClass))
+    orders.map(record(order=it)).filter(it.order.cents == 7).write_to(out)
+    p.run(on="embedded")
+    assert [type(item["order"]) for item in out.items] == [OrderClass]
+
+    q = Pipeline("tables")
+    q.read_from(sources.json_lines(path, schema=OrderClass)).map_table(lambda t: t).write_to(out)
+    with pytest.raises(JobFailedError, match="takes items that are dicts, not OrderClass"):
+        q.run(on="embedded")

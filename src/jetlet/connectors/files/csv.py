@@ -555,6 +555,6 @@ def _rows_of(batch: Sequence[Any], names: tuple[Any, ...] | None) -> list[tuple[
     """The rows of columns with these names, with no items made of them; ``None`` of others."""
     if not isinstance(batch, Table) or not isinstance(batch.form, Record):
         return None
-    if batch.times is not None or batch.form.names != names:
+    if batch.times is not None or batch.form.names != names or not batch.form.is_dict:
         return None
     return list(zip(*batch.values(), strict=True))

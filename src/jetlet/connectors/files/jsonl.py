@@ -273,7 +273,7 @@ class _JsonEncoder:
 def _text_of(table: Table) -> str | None:
     """The lines of columns, with no items made of them; ``None`` if these are to tell."""
     form = table.form
-    if not isinstance(form, Record) or table.times is not None:
+    if not isinstance(form, Record) or not form.is_dict or table.times is not None:
         return None
     encoders = [_ENCODERS.get(str(column.type)) for column in table.columns.columns]
     if not encoders or None in encoders or len(set(form.names)) < len(form.names):

@@ -322,7 +322,9 @@ class _ParquetEncoder:
         import pyarrow as pa
 
         form = table.form
-        if self._names is not None or not isinstance(form, Record) or table.times is not None:
+        if self._names is not None or table.times is not None:
+            return None
+        if not isinstance(form, Record) or not form.is_dict:
             return None
         schema = self._schema
         if schema is None:
