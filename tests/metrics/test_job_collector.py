@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item
+from jetlet.core import Watermark
 from jetlet.metrics.job_collector import BUCKETS_NS, JobCollector
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
@@ -51,7 +52,7 @@ def tasklet():
         metrics.calls += 1
         metrics.busy_ns += elapsed_ns
         metrics.histogram[elapsed_ns.bit_length()] += 1
-    metrics.advance(5500)
+    metrics.advance(Watermark(5500))
     return metrics
 
 

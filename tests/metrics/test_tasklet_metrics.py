@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, windows
-from jetlet.core.items import IDLE_TIMESTAMP
+from jetlet.core.items import IDLE_TIMESTAMP, Watermark
 from jetlet.metrics.job_metrics import JobMetrics
 from jetlet.metrics.tasklet_metrics import TaskletMetrics
 from jetlet.testing import (
@@ -35,21 +35,21 @@ def test_lag_is_by_how_much_event_time_is_behind_the_clock():
     clock = Clock()
     metrics = TaskletMetrics("v", 0, clock=clock)
     assert metrics.snapshot()["watermark_lag"] is None
-    metrics.advance(980)
+    metrics.advance(Watermark(980))
     assert metrics.snapshot()["watermark_lag"] == 20
     clock.now += 5
     assert metrics.snapshot()["watermark_lag"] == 25
-    metrics.advance(2000)
+    metrics.advance(Watermark(2000))
     assert metrics.snapshot()["watermark_lag"] == -995
 
 
 def test_idle_input_does_not_lag():
     metrics = TaskletMetrics("v", 0, clock=Clock())
-    metrics.advance(980)
-    metrics.advance(IDLE_TIMESTAMP)
+    metrics.advance(Watermark(980))
+    metrics.advance(Watermark(IDLE_TIMESTAMP))
     assert metrics.snapshot()["watermark"] == 980
     assert metrics.snapshot()["watermark_lag"] is None
-    metrics.advance(990)
+    metrics.advance(Watermark(990))
     assert metrics.snapshot()["watermark_lag"] == 10
 
 
@@ -73,10 +73,10 @@ def test_each_partition_of_a_source_says_how_far_event_time_is():
 def test_vertex_lags_as_its_slowest_processor_does():
     clock = Clock()
     slow, fast, idle, unused = (TaskletMetrics("v", i, clock=clock) for i in range(4))
-    slow.advance(900)
-    fast.advance(990)
-    idle.advance(10)
-    idle.advance(IDLE_TIMESTAMP)
+    slow.advance(Watermark(900))
+    fast.advance(Watermark(990))
+    idle.advance(Watermark(10))
+    idle.advance(Watermark(IDLE_TIMESTAMP))
     assert of(slow, fast, idle, unused).watermark_lag == 100
     assert of(idle, unused).watermark_lag is None
     assert of(idle, unused).watermark == 10
