@@ -101,6 +101,9 @@ def test_suspended_job_goes_on_where_it_was(engine, kit, config, guarantee):
     job.join(kit.PROMPT)
     check_exact(ledger, kit)
     assert ledger.calls == ["begin", "commit"]
+    # What is counted goes on from one attempt to the next.
+    assert job.metrics()["counts"].received == COUNT
+    assert job.metrics()["counts"].queue_size == 0
 
 
 def test_all_output_is_committed_when_a_job_is_suspended(engine, kit, config):

@@ -126,6 +126,7 @@ def test_suspended_members_go_on_where_they_were(kit, config, ledger, guarantee)
         job.join(kit.PROMPT)
     check_exact(ledger, kit)
     assert len(ledger.items) > items
+    assert job.metrics()["counts"].received == COUNT
 
 
 def test_job_goes_on_with_another_number_of_members(kit, config, ledger):

@@ -165,6 +165,8 @@ class _EmbeddedRunner:
         self._plan = plan
         self._clock = clock
         self._plan_run: PlanRun | None = None
+        self._earlier = JobMetrics(())
+        """Of the attempts before."""
         self._cancelled = False
         self._lock = threading.Lock()
 
@@ -201,6 +203,7 @@ class _EmbeddedRunner:
             lambda tasklets: tasklets if local is None else [*tasklets, local.tasklet],
         )
         with self._lock:
+            self._earlier = self._metrics()
             self._plan_run = plan_run
             cancelled = self._cancelled
         run.on_drain(plan_run.drain)
@@ -220,7 +223,13 @@ class _EmbeddedRunner:
             plan_run.cancel()
 
     def metrics(self) -> JobMetrics:
+        with self._lock:
+            return self._metrics()
+
+    def _metrics(self) -> JobMetrics:
         tasklets = self._plan_run.tasklets if self._plan_run is not None else ()
         return JobMetrics(
-            (row for t in tasklets for row in t.metrics_rows()), self._service.metrics()
+            (row for t in tasklets for row in t.metrics_rows()),
+            self._service.metrics(),
+            earlier=self._earlier,
         )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from jetlet.metrics.latency import Latency
 from jetlet.metrics.shares import Shares
 
-_SUMMED = (
+_COUNTED = (
     "received",
     "emitted",
     "batches",
-    "queue_size",
-    "queue_capacity",
     "calls",
     "blocked_calls",
     "stalled_calls",
@@ -24,6 +23,8 @@ _SUMMED = (
     "blocked_ns",
     "elapsed_ns",
 )
+"""What only grows, over all attempts of a job."""
+_SUMMED = (*_COUNTED, "queue_size", "queue_capacity")
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,30 @@ class VertexMetrics:
             **{key: sum(row[key] for row in rows) for key in _SUMMED},
         )
 
+    def after(self, earlier: VertexMetrics) -> VertexMetrics:
+        """With what was counted at earlier attempts."""
+        return replace(
+            self,
+            longest_call_ns=max(self.longest_call_ns, earlier.longest_call_ns),
+            outputs=_added(earlier.outputs, self.outputs),
+            call_histogram=dict(
+                sorted(_added(earlier.call_histogram, self.call_histogram).items())
+            ),
+            counters=_added(earlier.counters, self.counters),
+            **{key: getattr(self, key) + getattr(earlier, key) for key in _COUNTED},
+        )
+
+
+K = TypeVar("K")
+_NOTHING: Final[Mapping[str, VertexMetrics]] = MappingProxyType({})
+
+
+def _added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+    return {**one, **{key: one.get(key, 0) + value for key, value in other.items()}}
+
 
 class JobMetrics(Mapping[str, VertexMetrics]):
-    """Metrics by vertex name, at one moment."""
+    """Metrics by vertex name, at one moment. What counts goes on when the job is restarted."""
 
     def __init__(
         self,
@@ -127,6 +149,8 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         workers: Iterable[Mapping[str, Any]] = (),
         edges: Iterable[Mapping[str, Any]] = (),
         logs: Iterable[Mapping[str, Any]] = (),
+        *,
+        earlier: Mapping[str, VertexMetrics] = _NOTHING,
     ) -> None:
         by_vertex: dict[str, list[Mapping[str, Any]]] = {}
         for vertex, row in rows:
@@ -134,6 +158,8 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         self._vertices = {
             name: VertexMetrics.merge(name, group) for name, group in by_vertex.items()
         }
+        for name, before in earlier.items():
+            self._vertices[name] = self._vertices.get(name, VertexMetrics(name)).after(before)
         self.edges = tuple(edges)
         """Per end of a network edge: its member, peer and direction; items, bytes and packets; the
         receive window, what is in flight (bytes), and the time it was held back."""

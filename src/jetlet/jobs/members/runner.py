@@ -77,13 +77,17 @@ class MembersRunner:
         self._make_launcher = launcher
         self._counters: dict[int, Counters] = {}
         """The counters of each member, as of its last sign of life."""
+        self._earlier = JobMetrics(())
+        """Of the attempts before."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attempt: MembersAttempt | None = None
         self._is_cancelled = self._has_run = False
         self._lock = threading.Lock()
 
     def run(self, run: RunOf[JobSnapshots], on_running: Callable[[], None]) -> None:
-        self._counters.clear()
+        with self._lock:
+            self._earlier = self._metrics()
+            self._counters.clear()
         layout = self._layout
         if self._has_run and run.snapshots is None:
             layout.settle()
@@ -130,13 +134,18 @@ class MembersRunner:
         return self._is_cancelled
 
     def metrics(self) -> JobMetrics:
-        # A copy: the job's thread empties it when it begins another attempt.
+        with self._lock:
+            return self._metrics()
+
+    def _metrics(self) -> JobMetrics:
+        # A copy: members are heard meanwhile.
         latest = [counters for _, counters in sorted(self._counters.copy().items())]
         return JobMetrics(
             (row for each in latest for row in each.processors),
             [worker for each in latest for worker in each.workers],
             [edge for each in latest for edge in each.edges],
             [row for each in latest for row in each.logs],
+            earlier=self._earlier,
         )
 
 
