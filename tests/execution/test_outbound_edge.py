@@ -172,8 +172,38 @@ def test_near_turns_to_who_has_nothing_when_its_own_consumer_does_not_get_on():
     edges = near_edges(targets)
     take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
     assert not edges[0].put([1, 2, 3, 4])
+    for _ in range(NearEdge.PATIENCE):
+        assert not edges[0].flush()
     assert edges[0].flush()
-    assert (drained(targets[0]), drained(targets[1])) == ([1, 2], [3, 4])
+    assert drained(targets[1]) == [3, 4]
+    assert edges[0].put([5, 6])
+    assert drained(targets[1]) == [5, 6], "who has no room for long is passed over"
+    assert drained(targets[0]) == [1, 2]
+    assert edges[0].put([7, 8])
+    assert drained(targets[0]) == [7, 8]
+
+
+def share_of_who_takes_its_time(make):
+    """Of two consumers, one drains its queue in each turn, the other comes to it in every second.
+
+    The producer sends two batches in a turn, as long as it is not held back. The other consumer
+    is as fast as the first one: what it takes in two turns is what that gets in two.
+    """
+    targets = queues(2, capacity=1024)
+    edge = make(targets)
+    got = [0, 0]
+    for turn in range(1000):
+        if edge.flush():
+            _ = edge.put(range(1024)) and edge.put(range(1024))
+        got[0] += len(drained(targets[0]))
+        if turn % 2:
+            got[1] += len(drained(targets[1]))
+    return got[1] / sum(got)
+
+
+def test_near_does_not_give_most_to_who_drains_its_queue_at_once():
+    assert share_of_who_takes_its_time(UnicastEdge) < 0.4
+    assert share_of_who_takes_its_time(lambda targets: NearEdge(targets, [0, 1], [])) > 0.45
 
 
 def test_near_does_not_turn_to_who_has_enough():
@@ -182,7 +212,8 @@ def test_near_does_not_turn_to_who_has_enough():
     take_turns(edges, targets, NearEdge.LOOK_AFTER + 2)
     assert edges[1].put([9])
     assert not edges[0].put([1, 2, 3, 4])
-    assert not edges[0].flush()
+    for _ in range(2 * NearEdge.PATIENCE):
+        assert not edges[0].flush()
     assert drained(targets[0]) == [1, 2]
     assert edges[0].flush()
     assert drained(targets[0]) == [3, 4]

@@ -182,15 +182,27 @@ class NearEdge(OutboundEdge):
     than what is done to it. So each producer has consumers of its own, which mostly share its
     thread. Those whose producers have nothing to send at the moment are everybody's.
 
-    What a full queue refuses is offered to it once more before it goes to who has nothing. If it
-    went elsewhere at once, a consumer on the producer's thread would get most: it finds room there
-    as often as the producer is called, while others only just have woken up.
+    What a full queue refuses is offered to it a few times before it goes to who has nothing. If it
+    went elsewhere at once, a consumer on the producer's thread would get most: it has emptied its
+    queue whenever the producer is called, while others only just have woken up. Who still has no
+    room then is passed over until it has.
     """
 
-    __slots__ = ("_near", "_next", "_partitioner", "_peers", "_reached", "_seen", "_until_look")
+    __slots__ = (
+        "_near",
+        "_next",
+        "_partitioner",
+        "_peers",
+        "_reached",
+        "_refusals",
+        "_seen",
+        "_until_look",
+    )
 
     LOOK_AFTER = 16
     """Batches after which a producer looks which of the others have sent nothing meanwhile."""
+    PATIENCE = 4
+    """Refusals in a row after which a consumer has no room for long."""
 
     def __init__(
         self,
@@ -211,6 +223,8 @@ class NearEdge(OutboundEdge):
         self._seen: dict[NearEdge, int] = {}
         """What the others had sent at the last look."""
         self._until_look = 0
+        self._refusals = [0] * len(self.targets)
+        """How often each has refused everything since it last took something."""
         peers.append(self)
 
     def _route(self, batch: Sequence[Any]) -> None:
@@ -239,16 +253,27 @@ class NearEdge(OutboundEdge):
             self._seen[peer] = emitted
         self._reached = tuple(sorted(reached))
 
+    def _send(self, index: int, batch: Sequence[Any]) -> None:
+        self._offer(index, batch, 0)
+
     def _resume(self, index: int, load: Any, start: int) -> None:
-        before = len(self._pending)
-        super()._resume(index, load, start)
-        if self.has_moved or isinstance(load, SpecialItem):
-            return
-        for other, target in enumerate(self.targets):
-            if other != index and not len(target):
-                del self._pending[before:]
-                super()._resume(other, load, start)
-                return
+        if isinstance(load, SpecialItem):
+            super()._resume(index, load, start)
+        else:
+            self._offer(index, load, start)
+
+    def _offer(self, index: int, batch: Sequence[Any], start: int) -> None:
+        accepted = self.targets[index].offer(batch, start)
+        if not accepted:
+            self._refusals[index] += 1
+            if self._refusals[index] > self.PATIENCE:
+                index = next((i for i, t in enumerate(self.targets) if not len(t)), index)
+                accepted = self.targets[index].offer(batch, start)
+        if accepted:
+            self._refusals[index] = 0
+            self.has_moved = True
+        if start + accepted < len(batch):
+            self._pending.append((index, batch, start + accepted))
 
 
 class PartitionedEdge(OutboundEdge):
