@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import warnings
 
 import pytest
@@ -68,6 +69,20 @@ def test_the_server_is_asked_once(monkeypatch):
     session = Asked()
     assert spark_version(session) == spark_version(session)
     assert len(asked) == 1
+
+
+def test_a_report_does_not_wait_for_a_server_that_has_gone(monkeypatch):
+    answer = threading.Event()
+
+    class Gone:
+        @property
+        def version(self):
+            answer.wait(60)
+            return "4.2.0"
+
+    monkeypatch.setattr(versions, "ANSWER_LIMIT", 0.05)
+    assert versions_of(Gone()) == {}
+    answer.set()
 
 
 # --- On whichever Spark is installed ------------------------------------------------------------

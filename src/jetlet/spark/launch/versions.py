@@ -17,6 +17,7 @@ import contextlib
 import functools
 import itertools
 import re
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -53,6 +54,9 @@ Version: TypeAlias = "tuple[int, int]"
 
 OLDEST: Version = (3, 5)
 NEWEST: Version = (4, 3)
+
+ANSWER_LIMIT = 5.0
+"""Seconds that a session has to tell its versions."""
 
 _servers: WeakKeyDictionary[SparkSession, Version] = WeakKeyDictionary()
 """Versions of the servers of sessions over Spark Connect, which it takes a call to ask for."""
@@ -121,15 +125,33 @@ def installed_version(home: Path) -> str | None:
 
 
 def versions_of(session: SparkSession | None) -> dict[str, str]:
-    """Versions of the Spark that a session has, and of its Java, as far as they are told."""
-    found = {}
-    with contextlib.suppress(Exception):  # there may be none, or it may have ended
-        assert session is not None
-        found["spark"] = session.version
-        if is_classic(session):
-            jvm: Any = session.sparkContext._jvm
-            found["java"] = jvm.System.getProperty("java.version")
-    return found
+    """Versions of the Spark that a session has, and of its Java, as far as they are told.
+
+    A report is not kept waiting by a server that has gone.
+    """
+    found: dict[str, str] = {}
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # there may be none, or it may have ended
+            assert session is not None
+            found["spark"] = session.version
+            found["java"] = _java_of(session)
+
+    asking = threading.Thread(target=ask, name="jetlet-versions", daemon=True)
+    asking.start()
+    asking.join(ANSWER_LIMIT)
+    return dict(found)
+
+
+def _java_of(session: SparkSession) -> str:
+    if is_classic(session):
+        jvm: Any = session.sparkContext._jvm
+        return str(jvm.System.getProperty("java.version"))
+    row = session.sql(
+        "select java_method('java.lang.System', 'getProperty', 'java.version')"
+    ).first()
+    assert row is not None
+    return str(row[0])
 
 
 # --- Ends with 4.0 ------------------------------------------------------------------------------
