@@ -195,6 +195,8 @@ class Growing:
     def __init__(self, directory):
         self.size = 0
         self._directory = directory
+        self._members = directory / "members"
+        self._members.mkdir()
         self._log = Log(directory / "log", partitions=3, serializer="json")
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._write)
@@ -214,7 +216,11 @@ class Growing:
         self._log.close()
 
     def pipeline(self):
+        directory, noted = str(self._members), set()
+
         def count(state, key, item):
+            if not noted:
+                noted.add(Path(directory, str(os.getpid())).touch())
             state[0] += 1
             return [key, state[0], item[0]]
 
@@ -233,6 +239,10 @@ class Growing:
             **options,
         )
 
+    def members(self):
+        """The processes of members that have counted and are alive."""
+        return [int(each.name) for each in self._members.iterdir() if is_alive(each.name)]
+
     def results(self):
         parts = (self._directory / "out").glob("part-*")
         return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
@@ -246,26 +256,6 @@ class Growing:
             assert counts == list(range(1, len(counts) + 1))
 
 
-def workers_of(process):
-    """The Python workers below a process: children of PySpark's daemons there."""
-    parents, daemons = {}, set()
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            pid = int(directory.name)
-            parents[pid] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"pyspark.daemon" in (directory / "cmdline").read_bytes():
-                daemons.add(pid)
-        except OSError:  # it has just ended
-            continue
-
-    def is_below(pid):
-        while pid and pid != process:
-            pid = parents.get(pid)
-        return pid == process
-
-    return [pid for pid in daemons if parents.get(pid) in daemons and is_below(pid)]
-
-
 @pytest.mark.fault
 def test_exactly_once_through_a_killed_worker_and_all_else(engine, tmp_path):
     with Growing(tmp_path) as growing:
@@ -275,12 +265,12 @@ def test_exactly_once_through_a_killed_worker_and_all_else(engine, tmp_path):
             return job.status is JobStatus.RUNNING and job.metrics().snapshots["taken"] >= count
 
         wait_until(lambda: has_taken(2))
-        os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
+        os.kill(growing.members()[0], signal.SIGKILL)
         wait_until(lambda: job.metrics().snapshots["restarts"] == 1)
         wait_until(lambda: has_taken(4))
         job.suspend()
         assert job.status is JobStatus.SUSPENDED
-        assert not workers_of(os.getpid())
+        assert growing.members() == []
         job.resume()
         wait_until(lambda: job.status is JobStatus.RUNNING)
         job.export_snapshot("kept")
