@@ -21,6 +21,7 @@ from jetlet import EmbeddedEngine, Job, JobConfig, Pipeline
 from jetlet.core import DAG
 from jetlet.core.state_on_disk import DISK
 from jetlet.jobs.engine import dag_of
+from jetlet.testing.verification import LITTLE
 
 JOIN_TIMEOUT = 90
 """Less than the test's own, so that a job that hangs fails its test and not the whole run."""
@@ -80,7 +81,9 @@ HOSTS = [
     Host(
         "embedded-2-disk",
         lambda: EmbeddedEngine(workers=2),
-        JobConfig(default_parallelism=2, state_memory=1, state="memory"),
+        JobConfig(
+            default_parallelism=2, state_memory=1, state="memory", state_dir=LITTLE.directory
+        ),
         on_disk=True,
         only=KEYED,
     ),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from jetlet.columns.items import events_table, items_table
@@ -147,8 +148,9 @@ class Case:
     timeout: float
 
 
-LITTLE: Final = StateOnDisk(memory=1)
-"""Room for as few entries as there can be."""
+IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the store has a directory of its own there
+LITTLE: Final = StateOnDisk(memory=1, directory=str(IN_MEMORY) if IN_MEMORY.is_dir() else None)
+"""Room for as few entries as there can be. A file system in memory does not wait for any disk."""
 
 
 class Verification:
