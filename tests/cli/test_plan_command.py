@@ -38,11 +38,11 @@ def test_the_tree_is_the_default(project, file):
     result = project.jetlet("plan", file, "--parallelism", "3")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[2:7] == [
-        "items-source ×1",
+        "items-source ×1, python",
         "↓",
-        "fused(flat-map, filter) ×3",
+        "fused(flat-map, filter) ×3, python",
         "↓ partitioned",
-        "group-and-aggregate-prepare ×3",
+        "group-and-aggregate-prepare ×3, python",
     ]
     assert project.jetlet("plan", file, "--tree", "--parallelism", "3").stdout == result.stdout
 
@@ -99,7 +99,7 @@ def test_a_dag_is_planned_too(project):
         """,
     )
     result = project.jetlet("plan", "plan_of_dag.py:dag", "--parallelism", "2")
-    assert result.stdout.splitlines()[-1] == "only ×2"
+    assert result.stdout.splitlines()[-1] == "only ×2, python"
     assert project.jetlet("plan", "plan_of_dag.py:empty").exit_code == 2
 
 
@@ -108,7 +108,7 @@ def test_the_stages_of_spark_are_shown_as_text(project, file):
     assert (
         "runs on Spark as a batch job, because all that it reads comes to an end" in result.stdout
     )
-    assert "stage 0\n  items-source\n" in result.stdout
+    assert "stage 0\n  items-source, python\n" in result.stdout
     result = project.jetlet("plan", file, "--on", "spark", "--svg")
     assert result.exit_code == 2 and "leave out --svg" in result.stderr
 

@@ -1,8 +1,8 @@
 """Random expressions over random columns, and what Python gives for them, to compare others with.
 
-A case is one expression and one row. As a program it runs many::
+A case is one expression and one row. As a program it runs many, over Arrow or also on Spark::
 
-    python tests/columns/expression_cases.py 1000000 [seed]
+    python tests/columns/expression_cases.py 1000000 [seed] [--spark]
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from jetlet import col, lit, when
 from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
 from jetlet.core.table import Table
 from jetlet.pipeline.expressions.python_source import exact_function_of, function_of
+from jetlet.spark.catalyst.expressions import LeaveToPython as LeftToPython
+from jetlet.spark.catalyst.expressions import compiled, row_of
+from jetlet.spark.launch.versions import arrow_batches
 
 EXTREMES = [0, 1, -1, 2, 3, -7, 10, 2**53, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, 1.0, -1.5, 0.1, 1e308, math.inf, -math.inf, math.nan]
@@ -205,6 +208,51 @@ def check_columns(expression, table, wanted):
     return True
 
 
+def spark_frame(session, batch):
+    """The rows of a batch, numbered, as a DataFrame."""
+    kinds = {
+        "int64": "long",
+        "int8": "byte",
+        "double": "double",
+        "string": "string",
+        "large_string": "string",
+        "bool": "boolean",
+        "date32[day]": "date",
+    }
+    fields = [field for field in batch.schema if str(field.type) in kinds]
+    schema = ", ".join(f"{field.name} {kinds[str(field.type)]}" for field in fields)
+    columns = [batch.column(field.name).to_pylist() for field in fields]
+    rows = list(zip(range(len(batch)), *columns, strict=True))
+    return session.createDataFrame(rows, f"number long, {schema}")
+
+
+def check_spark(frame, expressions, wanted):
+    """Spark gives the same, or knows for which rows Python fails; how many it was not asked."""
+    row = row_of(frame.schema)
+    selected, asked = [], []
+    for number, expression in enumerate(expressions):
+        try:
+            value = compiled(tree_of(expression), row)
+        except LeftToPython:
+            continue
+        asked.append(number)
+        selected.append(value.column.alias(f"v{number}"))
+        if value.bad is not None:
+            selected.append(value.bad.alias(f"b{number}"))
+    found = pa.Table.from_batches(list(arrow_batches(frame.select("number", *selected))))
+    found = found.sort_by("number")
+    for number in asked:
+        values = found.column(f"v{number}").to_pylist()
+        bad = [False] * len(values)
+        if f"b{number}" in found.schema.names:
+            bad = found.column(f"b{number}").to_pylist()
+        given = [Failed if fails else value for value, fails in zip(values, bad, strict=True)]
+        pairs = zip(map(exactly, given), map(exactly, wanted[number]), strict=True)
+        wrong = [(i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]]
+        assert not wrong, (expressions[number], wrong[:3])
+    return len(expressions) - len(asked)
+
+
 ROWS, EXPRESSIONS = 250, 40
 """Of one example of a long run."""
 
@@ -212,7 +260,12 @@ ROWS, EXPRESSIONS = 250, 40
 def main(arguments):
     """Run many cases, and print how many there were."""
     count, *rest = [int(each) for each in arguments if not each.startswith("-")]
-    tally = dict.fromkeys(["cases", "in columns"], 0)
+    tally = dict.fromkeys(["cases", "in columns", "in Spark"], 0)
+    session = None
+    if "--spark" in arguments:
+        from jetlet import SparkEngine
+
+        session = SparkEngine("local[2]").session
 
     @seed(rest[0] if rest else random.SystemRandom().randrange(2**32))
     @settings(
@@ -236,6 +289,9 @@ def main(arguments):
             part = table.take(pa.array(good, pa.int64()))
             if good and check_columns(expression, part, [values[i] for i in good]):
                 tally["in columns"] += len(good)
+        if session is not None:
+            left = check_spark(spark_frame(session, batch), chosen, wanted)
+            tally["in Spark"] += ROWS * (len(chosen) - left)
 
     run()
     print(", ".join(f"{value:,} {name}" for name, value in tally.items()), "and no difference")

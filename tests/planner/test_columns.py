@@ -79,5 +79,5 @@ def test_plan_shows_what_is_done_in_columns(tmp_path):
 
     lines = tree(plan(p, default_parallelism=1)).splitlines()
 
-    assert any(line.startswith("map ") and line.endswith("in columns") for line in lines)
-    assert any(line.startswith("parquet-sink") and line.endswith("in columns") for line in lines)
+    assert any(line.startswith("map ") and line.endswith(", columns") for line in lines)
+    assert any(line.startswith("parquet-sink") and line.endswith(", columns") for line in lines)

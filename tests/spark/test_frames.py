@@ -13,6 +13,8 @@ from pyspark.sql import Row
 from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item, windows
 from jetlet.core.inbox import Inbox
 from jetlet.core.processor import ProcessorContext
+from jetlet.core.table import VALUE, Table
+from jetlet.core.table import Entry as EntryForm
 from jetlet.errors import (
     BadRecordError,
     InvalidArgumentError,
@@ -22,7 +24,7 @@ from jetlet.errors import (
 )
 from jetlet.spark.batch.exchange import TaskOutput, frame_column
 from jetlet.spark.frame_sink import FrameRows, FrameWriter
-from jetlet.spark.frames import FrameReader
+from jetlet.spark.frames import FrameReader, Rows
 from jetlet.testing import verify_processor
 
 COLUMNS = pa.struct([("word", pa.string()), ("count", pa.int64())])
@@ -66,6 +68,26 @@ class TestFrameReader:
         verify_processor(
             lambda: FrameReader(iter([batch]), "tuple"),
             expect_output=[(i,) for i in range(5000)],
+            snapshots=False,
+        )
+
+    @pytest.mark.parametrize("form", ["dict", "tuple"])
+    def test_columns_stay_columns_where_they_are_wanted(self, form):
+        (table,) = FrameReader(iter([self.BATCH]), form, in_columns=True)._batches
+        assert isinstance(table, Table)
+        (items,) = FrameReader(iter([self.BATCH]), form)._batches
+        assert table.items() == items
+        nested = pa.RecordBatch.from_pydict({"a": [{"x": 1}]})
+        (items,) = FrameReader(iter([nested]), form, in_columns=True)._batches
+        assert items == [{"a": {"x": 1}} if form == "dict" else ({"x": 1},)]
+
+    @pytest.mark.parametrize("high", [0, -1, 2**29, 2**30, -(2**31), 2**40])
+    def test_sums_in_two_halves_are_integers_of_any_size(self, high):
+        batch = pa.RecordBatch.from_pydict({"k": ["a", "b"], "h": [high, 0], "l": [7, 2**32 + 1]})
+        rows = Rows(EntryForm((VALUE, VALUE)), (False, True))
+        verify_processor(
+            lambda: FrameReader(iter([batch]), rows),
+            expect_output=[("a", (high << 32) + 7), ("b", 2**32 + 1)],
             snapshots=False,
         )
 

@@ -41,13 +41,13 @@ def test_a_chain_goes_straight_down():
     assert tree(dag, 2).splitlines() == [
         "count: 4 vertices, 3 edges; × is the number of processors per member",
         "",
-        "read ×1",
+        "read ×1, python",
         "↓ partitioned",
-        "prepare ×2",
+        "prepare ×2, python",
         "↓ distributed-partitioned",
-        "count ×2",
+        "count ×2, python",
         "↓",
-        "write ×2",
+        "write ×2, python",
     ]
 
 
@@ -57,13 +57,13 @@ def test_a_fork_is_indented():
         [("read", "a"), ("read", "b", lambda e: e.broadcast()), ("a", "a2"), ("b", "b2")],
     )
     assert lines(tree(dag)) == [
-        "read ×1",
-        "├─▶ a ×1",
+        "read ×1, python",
+        "├─▶ a ×1, python",
         "│  ↓",
-        "│  a2 ×1",
-        "└─ broadcast ─▶ b ×1",
+        "│  a2 ×1, python",
+        "└─ broadcast ─▶ b ×1, python",
         "   ↓",
-        "   b2 ×1",
+        "   b2 ×1, python",
     ]
 
 
@@ -77,13 +77,13 @@ def test_a_join_is_written_below_its_last_input():
         ],
     )
     assert lines(tree(dag)) == [
-        "orders ×1",
+        "orders ×1, python",
         "└─▶ join (below)",
-        "customers ×1",
+        "customers ×1, python",
         "↓ distributed-broadcast, read to its end first",
-        "join ×1",
+        "join ×1, python",
         "↓",
-        "write ×1",
+        "write ×1, python",
     ]
 
 
@@ -93,18 +93,18 @@ def test_a_diamond_and_a_doubled_edge_write_each_vertex_once():
         [("read", "a"), ("read", "b"), ("a", "join"), ("b", "join"), ("read", "join")],
     )
     assert lines(tree(dag)) == [
-        "read ×1",
-        "├─▶ a ×1",
+        "read ×1, python",
+        "├─▶ a ×1, python",
         "│  └─▶ join (below)",
-        "├─▶ b ×1",
+        "├─▶ b ×1, python",
         "│  └─▶ join (below)",
-        "└─▶ join ×1",
+        "└─▶ join ×1, python",
     ]
     twice = build("twice", [("read", "join"), ("read", "join", lambda e: e.broadcast())])
     assert lines(tree(twice)) == [
-        "read ×1",
+        "read ×1, python",
         "├─▶ join (below)",
-        "└─ broadcast ─▶ join ×1",
+        "└─ broadcast ─▶ join ×1, python",
     ]
 
 
@@ -122,7 +122,7 @@ def test_every_vertex_is_described_once_and_every_edge_shown():
 
 def test_a_chain_may_be_longer_than_the_stack():
     dag = build("long", [(f"v{i}", f"v{i + 1}") for i in range(1200)])
-    assert lines(tree(dag))[-1] == "v1200 ×1"
+    assert lines(tree(dag))[-1] == "v1200 ×1, python"
 
 
 def test_stages_show_what_is_moved_between_them():
@@ -143,10 +143,10 @@ def test_stages_show_what_is_moved_between_them():
         "count: 2 stages on Spark, in order",
         "",
         "stage 0",
-        "  read",
-        "  prepare ×2 in each task",
+        "  read, python",
+        "  prepare ×2 in each task, python",
         "",
         "stage 1",
         "  ← items of prepare, shuffled by key",
-        "  count",
+        "  count, python",
     ]

@@ -114,12 +114,15 @@ def _text(what: Runnable, format_: str, on: str | None, parallelism: int | None)
         if on != "spark":
             return tree(dag, parallelism)
         from jetlet.jobs.config import MEMBERS, JobConfig
-        from jetlet.spark import mode, passes
+        from jetlet.spark import mode, own_vertices, passes
         from jetlet.spark.modes import HOW
 
         chosen = mode(dag, JobConfig())
         is_on_members = chosen.kind == MEMBERS
-        plan = tree(dag, parallelism) if is_on_members else stage_list(dag, passes(dag))
+        if is_on_members:
+            plan = tree(dag, parallelism)
+        else:
+            plan = stage_list(dag, passes(dag), own_vertices(dag))
         return f"{dag.name} runs on Spark {HOW[chosen.kind]}, because {chosen.reason}\n\n{plan}"
     except PlanningError as error:
         raise Refused(in_flags(str(error))) from error

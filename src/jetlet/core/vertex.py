@@ -188,6 +188,8 @@ class Vertex:
         """It keeps something for each key, and cannot do so on disk."""
         self.disk: StateOnDisk | None = None
         """Where its state is, if that is on disk."""
+        self.deed: Any = None
+        """What it does, if it is nothing but expressions; see :mod:`jetlet.columns.deeds`."""
         self._asked: tuple[ProcessorSupplier, Traits] | None = None
 
     @property

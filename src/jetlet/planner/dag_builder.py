@@ -104,11 +104,12 @@ class DagBuilder:
         """The node's items come out of ``vertex``; failed and late ones of ``side``, if given."""
         self.outputs[id(node)] = Output(vertex, side or vertex)
 
-    def chain(self, node: Node, supplier: Supplier) -> None:
+    def chain(self, node: Node, supplier: Supplier) -> Vertex:
         """The common case: one vertex that reads the only input."""
         vertex = self.vertex(node, supplier)
         self.connect(node, 0, vertex)
         self.emit(node, vertex)
+        return vertex
 
     def keyed(self, node: Node, supplier: Supplier, key_fn: KeyFn | None) -> None:
         """A vertex fed by key, or without one by everybody into a single processor."""

@@ -174,12 +174,15 @@ class SparkEngine:
             "a batch on Spark, which runs failed tasks again by itself",
         )
         from jetlet.spark.batch.runner import SparkRunner
+        from jetlet.spark.catalyst.plans import own_plans
 
         check_picklable(dag, BY_VALUE)
-        width = self._width(dag, config)
-        has_frames = any(frame_source(v) or frame_sink(v) for v in dag)
+        own = own_plans(dag, self.session)
+        width = self._width(own.dag, config)
+        has_frames = own.probe or any(frame_source(v) or frame_sink(v) for v in dag)
         spark = self.session if has_frames else lean_session(self.session)
-        runner = SparkRunner(spark, dag, width, self._task_tuning(config), self._accumulator)
+        tuning = self._task_tuning(config)
+        runner = SparkRunner(spark, own.dag, width, tuning, self._accumulator, own=own)
         job = Job(dag, config, runner, self._forget)
         for sink in runner.frame_sinks:
             sink.expect(job.id)

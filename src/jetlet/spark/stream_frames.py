@@ -152,7 +152,7 @@ class BatchFrameSource(FrameSource[Any]):
         self.name = stream.name
         self.items = stream.items
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    def frame(self, spark: SparkSession, whole: DataFrame | None = None) -> DataFrame:
         raise NotImplementedError("Spark hands over each batch")
 
     def splits(self, target: int) -> Sequence[Any]:

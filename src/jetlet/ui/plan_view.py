@@ -6,13 +6,17 @@ vertex with several inputs is written out below the last of them, and the others
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from jetlet.core.dag import DAG
 from jetlet.core.edge import Edge, Routing
 from jetlet.core.vertex import Vertex
 from jetlet.ui.svg import TIMES
+
+PYTHON, COLUMNS, SPARK = "python", "columns", "spark"
+"""How the work of a vertex is done: item by item, on columns where its input comes so, or by a plan
+of Spark's if the columns have types that it knows."""
 
 
 class StageView(Protocol):
@@ -39,8 +43,11 @@ def tree(dag: DAG, default_parallelism: int = 1) -> str:
     return "\n".join([_title(dag), "", *view.lines]) + "\n"
 
 
-def stage_list(dag: DAG, stages: Sequence[StageView]) -> str:
-    """The stages in which Spark runs the DAG, and what it moves between them."""
+def stage_list(dag: DAG, stages: Sequence[StageView], own: Collection[Vertex] = ()) -> str:
+    """The stages in which Spark runs the DAG, and what it moves between them.
+
+    ``own`` are the vertices that it may do itself, without Python.
+    """
     lines = [f"{dag.name}: {_number(len(stages), 'stage')} on Spark, in order"]
     for stage in stages:
         lines += ["", stage.name, *(f"  ← {what}" for what in stage.reads)]
@@ -50,7 +57,7 @@ def stage_list(dag: DAG, stages: Sequence[StageView]) -> str:
             text = f"  {vertex.name}"
             if count > 1:
                 text += f" {TIMES}{count} in each task"
-            lines.append(f"{text}, in columns" if vertex.in_columns else text)
+            lines.append(f"{text}, {SPARK if vertex in own else _way(vertex)}")
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +74,12 @@ def _number(count: int, one: str, many: str = "") -> str:
 
 def _described(vertex: Vertex, default_parallelism: int) -> str:
     text = f"{vertex.name} {TIMES}{vertex.parallelism(default_parallelism)}"
-    return f"{text}, in columns" if vertex.in_columns else text
+    return f"{text}, {_way(vertex)}"
+
+
+def _way(vertex: Vertex) -> str:
+    """In which of its ways the work of a vertex is done."""
+    return COLUMNS if vertex.in_columns else PYTHON
 
 
 def _label(dag: DAG, edge: Edge) -> str:

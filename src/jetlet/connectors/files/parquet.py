@@ -107,6 +107,37 @@ class ParquetSource(FileSource[dict[str, Any]]):
                     start, taken = end, 0
         return splits
 
+    @property
+    def may_be_read_by_others(self) -> bool:
+        """True if nothing was said that only this reader knows of."""
+        return self._filters is None and not self.files.is_remote
+
+    def plain_files(self) -> tuple[list[str], dict[str, pa.DataType]] | None:
+        """The files, and their columns, for whoever reads them another way.
+
+        ``None`` if these are not the same in all files, or of types that others may read otherwise,
+        or if directories name fields as well.
+        """
+        import pyarrow.parquet as pq
+
+        found: dict[str, pa.DataType] | None = None
+        locations = []
+        for file in self.files.list():
+            if self.files.keys_of(file.location) or is_url(file.location):
+                return None
+            schema = pq.read_schema(file.location)
+            if self._columns is not None and not set(self._columns) <= set(schema.names):
+                return None
+            if len(set(schema.names)) < len(schema.names):
+                return None
+            names = schema.names if self._columns is None else self._columns
+            columns = {name: schema.field(name).type for name in names}
+            if found is not None and list(columns.items()) != list(found.items()):
+                return None
+            found = columns
+            locations.append(file.location)
+        return None if found is None else (locations, found)
+
     def item_type(self) -> DataType:
         """The columns of the first file; nothing is known where it cannot be read."""
         import pyarrow.parquet as pq

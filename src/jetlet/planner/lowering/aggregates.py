@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from jetlet.columns.deeds import Combining, grouping_of
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
 from jetlet.pipeline.functions import entry_key
@@ -51,7 +52,10 @@ def _lower_aggregate(
             edge.all_to_one()
     if is_two_stage:
         prepare = vertex
+        prepare.deed = grouping_of(operation, key_fns, emits_empty=transform.emits_empty)
         vertex = dag.vertex(node, second, is_single=key_fns is None)
+        if key_fns is not None and prepare.deed is not None and operation.has_plain_result:
+            vertex.deed = Combining()
         edge = from_(prepare).to(vertex)
         if key_fns is None:
             edge.all_to_one()

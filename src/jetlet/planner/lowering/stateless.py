@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jetlet.columns.deeds import steps_of
 from jetlet.pipeline.transforms import (
     BatchedTransform,
     FusedTransform,
@@ -49,7 +50,9 @@ def _fused(
     policies = [replace(policy, takes_events=False) for policy in sides.policies]
     steps = [Step(t.kind, t.fn, policy) for t, policy in zip(transforms, policies, strict=True)]
     functions = fuse(steps, takes_events=node.takes_events)
-    dag.chain(node, partial(FusedProcessor, functions, sides.data))
+    vertex = dag.chain(node, partial(FusedProcessor, functions, sides.data))
+    if not node.takes_events and all(policy.fails for policy in policies):
+        vertex.deed = steps_of([(t.kind, t.fn) for t in transforms])
 
 
 @lower.register

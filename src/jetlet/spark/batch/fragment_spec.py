@@ -18,7 +18,7 @@ from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, Tuning
 from jetlet.spark.batch.exchange import OutputPort
 from jetlet.spark.batch.fragments import Exchange, Fragment, channel_order, cut
 from jetlet.spark.batch.reruns import Rerun, reruns
-from jetlet.spark.frames import frame_source
+from jetlet.spark.frames import Rows, frame_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +57,9 @@ class FragmentSpec:
     """Nothing leaves the fragment but the items of its one sink, as rows of a DataFrame."""
     stateless: frozenset[str] = frozenset()
     """Vertices that have nothing to carry from one micro-batch to the next."""
-    frame_source: tuple[str, str] | None = None
-    """The vertex whose items are the rows of a DataFrame, if there is one, and their form."""
+    frame_source: tuple[str, str | Rows, bool] | None = None
+    """The vertex whose items are the rows of a DataFrame, if there is one, their form, and whether
+    anybody wants them in columns."""
     tuning: Tuning = TASK_TUNING
 
     @cached_property
@@ -141,7 +142,7 @@ def make_spec(
         frame_sinks={v.name: frame_sinks[v.name] for v in copies if v.name in frame_sinks},
         is_frame=is_frame,
         stateless=frozenset(v.name for v in fragment.vertices if not spans_batches(v)),
-        frame_source=next(((v.name, source.items) for v, source in frames if source), None),
+        frame_source=next(((v.name, s.items, v.in_columns) for v, s in frames if s), None),
     )
 
 

@@ -20,7 +20,6 @@ from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import SplitSupplier
 from jetlet.errors import (
-    InvalidArgumentError,
     JetletError,
     JobCancelledError,
     JobFailedError,
@@ -41,9 +40,10 @@ from jetlet.spark.batch.fragments import Fragment, channel_order
 from jetlet.spark.batch.job_progress import FragmentProgress, JobProgress
 from jetlet.spark.batch.reruns import Rerun, reruns
 from jetlet.spark.batch.task import FragmentTask, Payloads
+from jetlet.spark.catalyst.plans import MARK
 from jetlet.spark.failure import explain, unpack
 from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
-from jetlet.spark.frames import FrameSource, frame_source
+from jetlet.spark.frames import FrameSource, frame_source, made
 from jetlet.spark.launch.versions import (
     arrow_batches,
     kept_on_two_executors,
@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from jetlet.core.vertex import Vertex
     from jetlet.spark.batch.job_progress import TaskCounters
+    from jetlet.spark.catalyst.plans import OwnPlans
 
 logger = logging.getLogger("jetlet.spark")
 
@@ -95,9 +97,12 @@ class SparkRunner:
         tuning: Tuning,
         accumulator: TaskCounters = None,
         fragments: list[Fragment] | None = None,
+        own: OwnPlans | None = None,
     ) -> None:
         self._spark = spark
         self._dag = dag
+        self._width = width
+        self._own = own
         self._tuning = tuning
         self.fragments = fragments_of(dag) if fragments is None else fragments
         self._tasks = {f: self._task_count(f, width) for f in self.fragments}
@@ -137,29 +142,19 @@ class SparkRunner:
     @property
     def frame_sinks(self) -> list[FrameSink]:
         """The sinks that make DataFrames of their items."""
-        return list(self._sinks.values())
+        written = [] if self._own is None else map(frame_sink, self._own.written)
+        return [*self._sinks.values(), *(sink for sink in written if sink)]
 
     def _open_source(self, fragment: Fragment) -> DataFrame | None:
         for vertex in fragment.vertices:
             source = frame_source(vertex)
             if source is not None:
-                return self._open(source)
+                return self._open(vertex.name, source)
         return None
 
-    def _open(self, source: FrameSource[Any]) -> DataFrame:
-        return self._made(source.name, lambda: source.frame(self._spark))
-
-    @staticmethod
-    def _made(name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        try:
-            return make()
-        except JetletError:
-            raise
-        except Exception as error:
-            said = next((line for line in str(error).splitlines() if line.strip()), "")
-            raise InvalidArgumentError(
-                f"{name}: Spark cannot make the DataFrame: {type(error).__name__}: {said}"
-            ) from error
+    def _open(self, name: str, source: FrameSource[Any]) -> DataFrame:
+        whole = None if self._own is None else self._own.opened.get(name)
+        return made(source.name, lambda: source.frame(self._spark, whole))
 
     # --- JobRunner --------------------------------------------------------------------------
 
@@ -234,6 +229,11 @@ class SparkRunner:
 
     def _run(self, run: Run) -> None:
         self._write_frames(run, self._run_fragments(run, self.fragments))
+        for vertex, frame in ({} if self._own is None else self._own.written).items():
+            sink = frame_sink(vertex)
+            assert sink is not None
+            self._start_job(run, vertex.name)
+            self._write(run, vertex, sink, frame)
 
     def _run_fragments(self, run: Run, fragments: Sequence[Fragment]) -> dict[Fragment, DataFrame]:
         """Run fragments to their end; returns their rows, for sinks that write DataFrames."""
@@ -473,17 +473,21 @@ class SparkRunner:
                     channel = self._frame_channels[vertex.name]
                     items = frame.filter(f"channel = {channel}")
                     items = items.select(f"{frame_column(channel)}.*")
-                try:
-                    self._write_frame(sink, items)
-                except Exception as error:
-                    if self._cancelled.is_set() or unpack(str(error), run.id) is not None:
-                        raise
-                    said = next((line for line in str(error).splitlines() if line.strip()), "")
-                    raise JobFailedError(
-                        f"job {run.job_name!r} failed in vertex {vertex.name!r} while Spark wrote "
-                        f"its items: {type(error).__name__}: {said}",
-                        vertex=vertex.name,
-                    ) from error
+                self._write(run, vertex, sink, items)
+
+    def _write(self, run: Run, vertex: Vertex, sink: FrameSink, items: DataFrame) -> None:
+        try:
+            self._write_frame(sink, items)
+        except Exception as error:
+            text = str(error)
+            if self._cancelled.is_set() or MARK in text or unpack(text, run.id) is not None:
+                raise
+            said = next((line for line in text.splitlines() if line.strip()), "")
+            raise JobFailedError(
+                f"job {run.job_name!r} failed in vertex {vertex.name!r} while Spark wrote "
+                f"its items: {type(error).__name__}: {said}",
+                vertex=vertex.name,
+            ) from error
 
     def _write_frame(self, sink: FrameSink, items: DataFrame) -> None:
         sink.write(items)
@@ -494,9 +498,37 @@ class SparkRunner:
             return JobCancelledError(f"job {run.job_name!r} was cancelled")
         if isinstance(error, (JetletError, Terminated)):
             return error
+        if MARK in str(error):
+            return self._told_by_python(run) or explain(error, run.job_name)
         in_java = getattr(error, "_stackTrace", None) or ""
         logger.debug("job %s failed on Spark\n%s", run.job_name, in_java, exc_info=error)
         return unpack(str(error), run.id) or explain(error, run.job_name)
+
+    def _told_by_python(self, run: Run) -> Exception | None:
+        """What Python fails with where Spark has found that it would."""
+        if self._own is None or self._own.probe is None:
+            return None
+        for vertex in self._own.probe.vertices:
+            if frame_source(vertex) is None:
+                vertex.supplier.prepare(self._width.reading)
+        probe = _Probe(self._spark, self._own.probe, self._width, self._tuning, own=self._own)
+        try:
+            probe.ask(run)
+        except Exception as error:
+            return unpack(str(error), run.id)
+        return None
+
+
+class _Probe(SparkRunner):
+    """Runs vertices for nothing but what they fail with."""
+
+    def ask(self, run: Run) -> None:
+        self._own = None  # only what sources are is the same
+        self._tag = run.id
+        self._run(run)
+
+    def _write_frame(self, sink: FrameSink, items: DataFrame) -> None:
+        items.write.format("noop").mode("overwrite").save()
 
 
 def _carrier(fragment: Fragment) -> Fragment | None:

@@ -41,7 +41,7 @@ from jetlet.spark.batch.exchange import (
 from jetlet.spark.batch.fragment_spec import FragmentSpec
 from jetlet.spark.failure import TaskFailure
 from jetlet.spark.frame_sink import FrameWriter
-from jetlet.spark.frames import FrameReader
+from jetlet.spark.frames import FrameReader, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,8 +221,8 @@ class RunningTask:
             for rank, (name, ordinals) in enumerate(spec.readers):
                 supply(dag[name], self._reader(stream, rank, ordinals))
         if spec.frame_source is not None:
-            name, form = spec.frame_source
-            supply(dag[name], self._frame_reader(dag[name], form))
+            name, form, in_columns = spec.frame_source
+            supply(dag[name], self._frame_reader(dag[name], form, in_columns=in_columns))
 
     def _writer(self, port: OutputPort) -> Make:
         return partial(ExchangeWriter, self._output, port)
@@ -230,8 +230,8 @@ class RunningTask:
     def _reader(self, stream: RowStream, rank: int, ordinals: dict[int, int]) -> Make:
         return partial(ExchangeReader, stream, rank, ordinals)
 
-    def _frame_reader(self, vertex: Vertex, form: str) -> Make:
-        return partial(FrameReader, self._batches, form)
+    def _frame_reader(self, vertex: Vertex, form: str | Rows, *, in_columns: bool) -> Make:
+        return partial(FrameReader, self._batches, form, in_columns=in_columns)
 
 
 class _Clients:

@@ -34,6 +34,7 @@ from jetlet.spark.batch.fragments import Fragment
 from jetlet.spark.batch.runner import SparkRunner, Width
 from jetlet.spark.batch.task import FragmentTask, Payloads
 from jetlet.spark.frame_sink import FrameSink
+from jetlet.spark.frames import made
 from jetlet.spark.members.slots import context_of
 from jetlet.spark.micro_batch.batch_log import BatchInput, BatchRecord
 from jetlet.spark.micro_batch.history import BatchHistory
@@ -90,7 +91,7 @@ class MicroBatchRunner(SparkRunner):
         history.on_stop = self._wake
 
     def _open_stream(self, plan: BatchPlan) -> DataFrame:
-        return self._made(plan.stream.name, lambda: plan.stream.frame(self._spark))
+        return made(plan.stream.name, lambda: plan.stream.frame(self._spark))
 
     def _open_source(self, fragment: Fragment) -> DataFrame | None:
         return None if fragment in self._plan.source_fragments else super()._open_source(fragment)

@@ -25,7 +25,7 @@ from jetlet.snapshots.state_sink import StateSink
 from jetlet.spark.batch.exchange import OutputPort, RowStream
 from jetlet.spark.batch.fragment_spec import FragmentSpec
 from jetlet.spark.batch.task import FragmentTask, Make, Payloads, RunningTask, supply
-from jetlet.spark.frames import frame_items
+from jetlet.spark.frames import Rows, frame_items
 from jetlet.spark.micro_batch.exchange import BatchExchangeReader, BatchExchangeWriter
 from jetlet.spark.micro_batch.sinks import BatchAttempt, batch_writer
 from jetlet.spark.micro_batch.state import BatchStates, Saved, StatePlace, TaskState
@@ -172,8 +172,9 @@ class RunningBatchTask(RunningTask):
         end = None if self._batch.is_last else self._end
         return partial(BatchExchangeReader, end, stream, rank, ordinals)
 
-    def _frame_reader(self, vertex: Vertex, form: str) -> Make:
+    def _frame_reader(self, vertex: Vertex, form: str | Rows, *, in_columns: bool) -> Make:
         assert isinstance(vertex.supplier, BatchFrameSupplier)
+        assert isinstance(form, str)
         self._end.expect()
         return partial(vertex.supplier.stream.batch_reader, frame_items(self._batches, form))
 

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812
 
 from jetlet import Pipeline, agg, col, lit, sinks, sources
-from jetlet.columns.spark import condition_of
 from jetlet.errors import JobFailedError
 from jetlet.pipeline.expressions.expression import node_of
 from jetlet.pipeline.expressions.python_source import exact_function_of
+from jetlet.spark.catalyst.expressions import condition_of
 
 pytestmark = pytest.mark.spark
 
@@ -167,7 +167,7 @@ def test_who_else_reads_from_the_source_gets_all(spark_engine):
     assert all_of_them.items == [10]
 
 
-OTHERS = [T.CharType(3), T.VarcharType(3), T.StringType("UTF8_LCASE"), T.FloatType(), T.DateType()]
+OTHERS = [T.CharType(3), T.VarcharType(3), T.StringType("UTF8_LCASE"), T.DecimalType(5, 2)]
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=str)
