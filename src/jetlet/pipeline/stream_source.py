@@ -135,10 +135,14 @@ class StreamSource(Described, ABC, Generic[T]):
         """What there is to read, picklable; called once, where the job is submitted."""
 
     def look_for_partitions(self) -> Iterator[Sequence[Any]]:
-        """What there is to read, each time anew, for a source that has a ``discovery_ms``.
+        """The keys of what there is to read, each time anew, if it has a ``discovery_ms``.
 
-        Called on a thread of its own. Partitions that are new begin with their first record.
+        Called on a thread of its own.
         """
+        raise NotImplementedError(f"{type(self).__name__} finds no partitions")
+
+    def partition_of(self, key: Any) -> Any:
+        """The partition with that key, from its first record on, if it has a ``discovery_ms``."""
         raise NotImplementedError(f"{type(self).__name__} finds no partitions")
 
     def partition_key(self, number: int, partition: Any) -> Any:

@@ -9,7 +9,16 @@ from datetime import UTC, datetime
 import cloudpickle
 import pytest
 
-from jetlet import EmbeddedEngine, Pipeline, agg, sinks, sources, whole_item, windows
+from jetlet import (
+    EmbeddedEngine,
+    JobConfig,
+    Pipeline,
+    agg,
+    sinks,
+    sources,
+    whole_item,
+    windows,
+)
 from jetlet.connectors.redis import client as redis_client
 from jetlet.connectors.redis import sink as redis_sink
 from jetlet.connectors.redis import source as redis_source
@@ -627,3 +636,55 @@ class TestPipelines:
             job.cancel()
             with pytest.raises(JobCancelledError):
                 job.join(0)
+
+
+class TestDiscovery:
+    def test_streams_that_match_are_found_and_those_that_are_deleted_end(self, redis, tmp_path):
+        source = sources.redis_stream(
+            "events:*",
+            redis.url,
+            match=True,
+            start="latest",
+            discovery_interval=20,
+            project=lambda entry: f"{entry.stream} {entry.fields['v']}",
+        )
+        redis.client.set("events:none", "no stream")
+        p, out = Pipeline("p"), sinks.collect()
+        stage = p.read_from(source, local_parallelism=2).with_native_timestamps(idle_timeout=0)
+        stage.window(windows.tumbling(10)).aggregate(agg.to_list()).write_to(out)
+        config = JobConfig(processing_guarantee="exactly-once", snapshot_dir=str(tmp_path))
+
+        def values(expected):
+            def check(items):
+                assert sorted(value for each in items for value in each.result) == expected
+
+            return check
+
+        with EmbeddedEngine() as engine:
+            job = engine.submit(p, config)
+            add(redis, "events:a", [1, 20])
+            assert_collected_eventually(job, out, values(["events:a x0"]), timeout=60)
+            job.suspend()
+            add(redis, "events:b", [50, 52], "y")
+            add(redis, "events:a", [45], "z")
+            job.resume()
+            deadline = time.monotonic() + 60
+            while job.metrics()[source.name].emitted < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            add(redis, "events:a", [70])
+            expected = ["events:a x0", "events:a x1", "events:a z0"]
+            assert_collected_eventually(job, out, values(expected), timeout=60)
+            # The one that is left must not wait for the other one any more.
+            redis.client.delete("events:b")
+            expected += ["events:b y0", "events:b y1"]
+            assert_collected_eventually(job, out, values(expected), timeout=60)
+            job.cancel()
+
+    def test_patterns_can_be_read_to_an_end(self, redis):
+        add(redis, "events:a", [1, 2])
+        add(redis, "events:b", [3])
+        add(redis, "other", [4])
+        source = sources.redis_stream("events:*", redis.url, match=True, until="end")
+        assert [span.partition.stream for span in source.spans()] == ["events:a", "events:b"]
+        assert source.discovery_ms is None

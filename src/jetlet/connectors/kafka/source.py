@@ -228,11 +228,13 @@ class KafkaSource(StreamSource[T]):
             offsets = self._offsets(directory, places)
         return [KafkaPartition(*each) for each in zip(places, offsets, strict=True)]
 
-    def look_for_partitions(self) -> Iterator[Sequence[KafkaPartition]]:
+    def look_for_partitions(self) -> Iterator[Sequence[Place]]:
         with KafkaDirectory(self._servers, self._group) as directory:
             while True:
-                places = directory.places(self._topics, must_exist=False)
-                yield [KafkaPartition(place, OFFSET_BEGINNING) for place in places]
+                yield directory.places(self._topics, must_exist=False)
+
+    def partition_of(self, key: Place) -> KafkaPartition:
+        return KafkaPartition(key, OFFSET_BEGINNING)
 
     def _offsets(self, directory: KafkaDirectory, places: list[Place]) -> Sequence[int]:
         start = self._start

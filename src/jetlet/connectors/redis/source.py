@@ -25,6 +25,7 @@ from jetlet.core.arguments import (
     check_start,
     time_to_ms,
 )
+from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import (
     BadRecordError,
@@ -41,6 +42,10 @@ T = TypeVar("T")
 Start = Literal["earliest", "latest"] | Mapping[str, str] | int | datetime
 Until = Literal["end"] | Mapping[str, str] | int | datetime
 
+DISCOVERY_MS: Final = 5000
+"""Milliseconds between two looks for streams that match a pattern, by default."""
+SCANNED: Final = 1000
+"""Keys that the server looks at before it answers."""
 POLL_TIMEOUT: Final = 0.05
 """Seconds that a poll waits for entries."""
 BLOCK_MS: Final = 1000
@@ -100,6 +105,8 @@ class RedisOptions(TypedDict, total=False):
     start: Start
     until: Until | None
     must_exist: bool
+    match: bool
+    discovery_interval: Duration
     settings: Mapping[str, Any] | None
     name: str | None
     local_parallelism: int | None
@@ -117,6 +124,10 @@ class RedisStreamSource(StreamSource[T]):
     to the ids behind which to begin, or a time: milliseconds since 1970 or a ``datetime``. Entries
     that are trimmed before they were read are missed. With ``must_exist=False`` streams may be
     made later.
+
+    With ``match=True`` the keys are patterns, as Redis has them, such as ``"events:*"``: those that
+    match later are found while the job runs, within ``discovery_interval``, and read from their
+    beginning whatever ``start`` says; those that are deleted end.
 
     With ``until`` it ends, as bounded input does: ``"end"`` is behind the newest entry of each
     stream when the job is submitted; an id for a stream, in a dict, or a time, is the first that is
@@ -172,6 +183,8 @@ class RedisStreamSource(StreamSource[T]):
         start: Start = "earliest",
         until: Until | None = None,
         must_exist: bool = True,
+        match: bool = False,
+        discovery_interval: Duration = DISCOVERY_MS,
         settings: Mapping[str, Any] | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
@@ -189,10 +202,15 @@ class RedisStreamSource(StreamSource[T]):
         for parameter, given in (("start", start), ("until", until)):
             if isinstance(given, Mapping):
                 for stream, id in given.items():
-                    _check_position(f"{what}: {parameter}", self._streams, stream, id)
+                    known = [stream] if match else self._streams
+                    _check_position(f"{what}: {parameter}", known, stream, id)
         self._start = start
         self._until = until
-        self._must_exist = must_exist
+        self._must_exist = must_exist and not match
+        self._match = match
+        interval = to_ms(f"{what}: discovery_interval", discovery_interval, minimum=1)
+        if match and until is None:
+            self.discovery_ms, self.beginning = interval, _FIRST
         self.name = check_name(what, name) or f"redis-source({','.join(self._streams)})"
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or 1
@@ -203,11 +221,33 @@ class RedisStreamSource(StreamSource[T]):
         connection = self._server.connection()
         connection.connect()
         try:
-            return [
-                RedisPartition(each, self._position(connection, each)) for each in self._streams
-            ]
+            streams = self._there(connection)
+            return [RedisPartition(each, self._position(connection, each)) for each in streams]
         finally:
             connection.close()
+
+    def look_for_partitions(self) -> Iterator[Sequence[str]]:
+        connection = self._server.connection()
+        connection.connect()
+        with closing(connection):
+            while True:
+                yield self._there(connection)
+
+    def partition_of(self, key: str) -> RedisPartition:
+        return RedisPartition(key, _FIRST)
+
+    def _there(self, connection: RedisConnection) -> list[str]:
+        """The keys of the streams to read now."""
+        if not self._match:
+            return self._streams
+        found: set[bytes] = set()
+        for pattern in self._streams:
+            cursor: bytes | None = None
+            while cursor != b"0":
+                question = (cursor or 0, "MATCH", pattern, "COUNT", SCANNED, "TYPE", "stream")
+                cursor, keys = connection.ask("SCAN", *question)
+                found.update(keys)
+        return sorted(key.decode() for key in found)
 
     def _position(self, connection: RedisConnection, stream: str) -> str:
         """Where to begin in a stream, which is there, or may come."""
@@ -241,9 +281,10 @@ class RedisStreamSource(StreamSource[T]):
         connection = self._server.connection()
         connection.connect()
         with closing(connection):
-            starts = [self._position(connection, each) for each in self._streams]
-            ends = [self._end(connection, each) for each in self._streams]
-        partitions = map(RedisPartition, self._streams, starts)
+            streams = self._there(connection)
+            starts = [self._position(connection, each) for each in streams]
+            ends = [self._end(connection, each) for each in streams]
+        partitions = map(RedisPartition, streams, starts)
         return [Span(*each) for each in zip(partitions, ends, strict=True)]
 
     def _end(self, connection: RedisConnection, stream: str) -> str:
@@ -316,6 +357,9 @@ class RedisStreamReader(StreamReader[Any]):
     def poll(self, limit: int) -> Sequence[Polled[Any]]:
         if self._interrupted.is_set():
             return ()
+        if not self._indices:
+            self._interrupted.wait(POLL_TIMEOUT)
+            return ()
         connection = self._connection or self._connect()
         if connection is None:
             return ()
@@ -331,7 +375,11 @@ class RedisStreamReader(StreamReader[Any]):
             return ()
         self._asked_ns = None
         self._pause_ms = FIRST_PAUSE_MS
-        return [self._polled(stream, entries) for stream, entries in reply or ()]
+        return [
+            self._polled(self._indices[stream], entries)
+            for stream, entries in reply or ()
+            if stream in self._indices
+        ]
 
     def is_quiet(self, partition: int) -> bool:
         # Without a connection nobody knows.
@@ -339,12 +387,12 @@ class RedisStreamReader(StreamReader[Any]):
 
     def _ask(self, connection: RedisConnection, limit: int) -> None:
         self._asked_ns = self._now()
-        count = max(1, limit // len(self._streams))
+        count = max(1, limit // len(self._indices))
         question = ("XREAD", "COUNT", count, "BLOCK", BLOCK_MS, "STREAMS")
-        connection.send([(*question, *self._streams, *self._positions)])
+        positions = [self._positions[index] for index in self._indices.values()]
+        connection.send([(*question, *self._indices, *positions)])
 
-    def _polled(self, stream: bytes, entries: Sequence[Any]) -> Polled[Any]:
-        index = self._indices[stream]
+    def _polled(self, index: int, entries: Sequence[Any]) -> Polled[Any]:
         name = self._streams[index]
         items = _decoded(name, entries, self._decode)
         self._positions[index] = entries[-1][0].decode()
@@ -357,6 +405,15 @@ class RedisStreamReader(StreamReader[Any]):
         for index, position in enumerate(positions):
             if position is not None:
                 self._positions[index] = position
+
+    def add(self, partition: RedisPartition, position: str | None) -> None:
+        # It is asked for with the next question.
+        self._indices[partition.stream.encode()] = len(self._streams)
+        self._streams.append(partition.stream)
+        self._positions.append(partition.position if position is None else position)
+
+    def remove(self, partition: int) -> None:
+        del self._indices[self._streams[partition].encode()]
 
     def interrupt(self) -> None:
         self._interrupted.set()

@@ -117,8 +117,7 @@ class StreamReadProcessor(BatchProcessor):
         """Those of them that were not there at the last look."""
         self._gone: set[int] = set()
         """Indexes of its partitions that are not there any more."""
-        self._unclaimed: dict[Any, tuple[Any, int | None]] = {}
-        """What a snapshot has of partitions that were not there when the job was started."""
+        self._has_begun = False
         self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
@@ -142,7 +141,6 @@ class StreamReadProcessor(BatchProcessor):
             self._watermarks = WatermarkSource(
                 self._timestamps.policy, range(len(self._mine)), context.clock.monotonic_ns()
             )
-            self.send_watermarks(self._watermarks.begin())
         if finds:
             self._known = {source.partition_key(i, each) for i, each in enumerate(partitions)}
             self._finder = PartitionFinder(source, context.wake, context.logger)
@@ -189,6 +187,9 @@ class StreamReadProcessor(BatchProcessor):
                 self.send(each.items)
         else:
             watermarks, clock = self._watermarks, self.context.clock
+            if not self._has_begun:
+                self._has_begun = True
+                self.send_watermarks(watermarks.begin())
             # With as many as it was asked for it may have left out partitions.
             has_seen_all = sum(len(each.items) for each in polled) < BATCH_SIZE
             watermarks.polled(clock.monotonic_ns(), has_seen_all=has_seen_all)
@@ -227,13 +228,10 @@ class StreamReadProcessor(BatchProcessor):
 
     def _take_over(self, found: Sequence[Any], reader: StreamReader[Any]) -> None:
         """Read what is new of the partitions that there are, and not what is gone."""
-        by_key = {self._source.partition_key(-1, each): each for each in found}
-        for key in by_key.keys() - self._known:
-            self._known.add(key)
-            restored = self._unclaimed.pop(key, None)
-            if self._owns(key):
-                self._add(key, by_key[key], restored, reader)
-        missing = self._known - by_key.keys()
+        there = set(found)
+        for key in found:
+            self._learn(key, None, reader)
+        missing = self._known - there
         gone = missing & self._missing  # seen twice: who answers may have just been started
         self._missing = missing - gone
         self._known -= gone
@@ -245,16 +243,16 @@ class StreamReadProcessor(BatchProcessor):
                 if self._watermarks is not None:
                     self.send_watermarks(self._watermarks.end(index))
 
-    def _owns(self, key: Any) -> bool:
-        return stable_hash(key) % self.context.total_parallelism == self.context.global_index
-
-    def _add(
-        self,
-        key: Any,
-        partition: Any,
-        restored: tuple[Any, int | None] | None,
-        reader: StreamReader[Any],
+    def _learn(
+        self, key: Any, restored: tuple[Any, int | None] | None, reader: StreamReader[Any]
     ) -> None:
+        """There is a partition; read it if it is new, and ours."""
+        if key in self._known:
+            return
+        self._known.add(key)
+        if stable_hash(key) % self.context.total_parallelism != self.context.global_index:
+            return
+        partition = self._source.partition_of(key)
         index = len(self._mine)
         self._mine.append(key)
         self._names.append(self._source.partition_name(index, partition))
@@ -283,15 +281,11 @@ class StreamReadProcessor(BatchProcessor):
             )
             if index not in self._gone
         }
-        states |= {key: state for key, state in self._unclaimed.items() if self._owns(key)}
         return [(BroadcastKey(("partition", key)), state) for key, state in states.items()]
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
         for key, state in inbox:
-            name = key.key[1]
-            self._restored[name] = state
-            if self._finder is not None and name not in self._known:
-                self._unclaimed[name] = state
+            self._restored[key.key[1]] = state
 
     def finish_snapshot_restore(self) -> bool:
         restored, self._restored = self._restored, {}
@@ -303,6 +297,10 @@ class StreamReadProcessor(BatchProcessor):
             watermark = restored[key][1] if key in restored else None
             if self._watermarks is not None and watermark is not None:
                 self._watermarks.restore(index, watermark)
+        if self._finder is not None:
+            # Those that were found are not among those that there were when the job was started.
+            for key, state in restored.items():
+                self._learn(key, state, self._reader)
         return True
 
 
