@@ -208,6 +208,7 @@ class TestSource:
         partitions = source().partitions()
         keys = [source().partition_key(i, each) for i, each in enumerate(partitions)]
         assert keys == [(topic, i) for i in range(4)]
+        assert source().partition_name(1, partitions[1]) == f"{topic}[1]"
 
     @pytest.fixture
     def gone(self, kafka, topic):
