@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
+from jetlet.connectors.sql import database as module
 from jetlet.connectors.sql.database import SqlClient, SqlDatabase
 from jetlet.connectors.sql.transactions import KEPT_MARKS, MARKS
 from jetlet.errors import (
@@ -281,6 +282,38 @@ class TestWriting:
             thread.join()
         assert len(tries) > 2
         assert postgresql.rows() == [(1, "x", 2), (2, "x", 2)]
+
+    def test_writer_that_hangs_in_a_transaction_does_not_keep_its_locks(
+        self, postgresql, monkeypatch
+    ):
+        """Another one takes its place; what the first has not committed, it never does."""
+        from sqlalchemy import text
+
+        monkeypatch.setattr(module, "IDLE_LIMIT_MS", 100)
+        is_locked, has_ended = threading.Event(), threading.Event()
+
+        def client():
+            return SqlClient(SqlDatabase.of("test", postgresql.url), "test")
+
+        def insert(connection, number):
+            connection.execute(text(f"INSERT INTO sales VALUES (1, 'x', {number})"))
+
+        def hang(connection):
+            insert(connection, 1)
+            is_locked.set()
+            return has_ended.wait(60)
+
+        def take_over():
+            assert is_locked.wait(60)
+            client().run(lambda connection: insert(connection, 2) or True)
+            has_ended.set()
+
+        thread = threading.Thread(target=take_over)
+        thread.start()
+        with pytest.raises(RestartableError, match="idle-in-transaction timeout"):
+            client().run(hang)
+        thread.join()
+        assert postgresql.rows() == [(1, "x", 2)]
 
     def test_writer_that_waits_is_interrupted(self, postgresql):
         postgresql.run("INSERT INTO sales VALUES (1, 'tea', 1)")

@@ -29,6 +29,8 @@ Row = Sequence[Any]
 
 LOCK_TIMEOUT: Final = 30
 """Seconds to wait for another writer of a SQLite database."""
+IDLE_LIMIT_MS: Final = 30_000
+"""Milliseconds between two statements of a transaction, after which PostgreSQL rolls it back."""
 CONFLICTS: Final = 10
 """How often a transaction is tried that others get in the way of."""
 _CONFLICT_STATES: Final = frozenset(("40001", "40P01"))  # serialization failure, deadlock
@@ -137,7 +139,7 @@ class SqlClient:
         for attempt in range(CONFLICTS):
             try:
                 if self._connection is None:
-                    self._connection = self.engine.connect()
+                    self._connection = self._connect()
                 with self._connection.begin() as transaction:
                     if not action(self._connection):
                         transaction.rollback()
@@ -156,6 +158,15 @@ class SqlClient:
                     f"{self._name}: the database at {self._database.shown!r} has failed: "
                     f"{text_of(error)}"
                 ) from error
+
+    def _connect(self) -> Connection:
+        connection = self.engine.connect()
+        if connection.dialect.name == "postgresql":
+            # A writer that hangs in a transaction, or whose host has vanished, keeps its locks from
+            # the one that takes its place no longer than this.
+            connection.exec_driver_sql(f"SET idle_in_transaction_session_timeout = {IDLE_LIMIT_MS}")
+            connection.commit()
+        return connection
 
     @staticmethod
     def execute(
