@@ -16,7 +16,7 @@ from jetlet.errors import JetletError
 from jetlet.network import listener as module
 from jetlet.network.connection import DATA
 from jetlet.network.handshake import ClientHandshake, ServerHandshake, new_secret
-from jetlet.network.listener import PENDING, Listener, connect
+from jetlet.network.listener import PENDING, Listener, connect, own_address
 
 SECRET = new_secret()
 
@@ -251,3 +251,19 @@ def test_ports_are_taken_one_after_the_other_until_there_is_none_left(use):
                 Listener.open(lambda refused: None, ports=(port, port))
 
         use(test, ports=(port, min(port + 200, 65_535)))
+
+
+def test_a_host_knows_its_address_in_the_network_of_another():
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("localhost") == "127.0.0.1"
+
+
+def test_both_ends_are_named_where_there_is_no_way():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+
+    async def try_it():
+        await connect(lambda: pytest.fail("there is nobody"), f"tcp:127.0.0.1:{port}")
+
+    with pytest.raises(OSError, match=rf"no way from .* \(127\.0\.0\.1\) to 127\.0\.0\.1:{port}: "):
+        asyncio.run(try_it())

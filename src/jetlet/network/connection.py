@@ -13,6 +13,7 @@ other. Everything here runs on the network's event loop, but for what says other
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -156,6 +157,14 @@ class Connection(asyncio.BufferedProtocol):
         """True until the handshake has succeeded or failed."""
         return not self._is_ready and not self._is_closed
 
+    def break_in_silence(self, seconds: float) -> None:
+        """Let it break when what was sent has not been taken for so long by the other host."""
+        raw = self._transport.get_extra_info("socket")
+        if raw is not None and raw.family != getattr(socket, "AF_UNIX", None):
+            with contextlib.suppress(OSError, AttributeError):  # not every system has it
+                limit = int(seconds * 1000)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+
     # --- From any thread --------------------------------------------------------------------
 
     def send(self, kind: int, *parts: Buffer) -> None:
@@ -256,7 +265,15 @@ class Connection(asyncio.BufferedProtocol):
             self.backlog -= written
             is_done = not self._parts and not self._control and not self._data
         if self._is_closing and is_done:
-            self._transport.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Hang up. It may take a while until the other side has heard of it, if it ever does."""
+        with self._lock:
+            self._is_closed = True
+        if self._beating is not None:
+            self._beating.cancel()
+        self._transport.close()
 
     def _flush_later(self) -> None:
         if not self._is_flush_due:

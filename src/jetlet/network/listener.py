@@ -192,15 +192,22 @@ class Listener:
 async def connect(
     make: Callable[[], Connection], address: str, tls: ssl.SSLContext | None = None
 ) -> None:
-    """Connect to the address of a listener."""
+    """Connect to the address of a listener.
+
+    Raises an ``OSError`` that names both ends if there is no way to it.
+    """
     loop = asyncio.get_running_loop()
     kind, _, rest = address.partition(":")
     host, _, port = rest.rpartition(":")
     if kind == "unix":
         raw = await _connected(socket.AF_UNIX, rest)
     else:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        raw = await _connected(family, (host, int(port)))
+        try:
+            raw = await _connected(_family(host), (host, int(port)))
+        except OSError as error:  # a TimeoutError is one, without words
+            said = str(error) or f"no answer within {HANDSHAKE_TIMEOUT:.0f} s"
+            here = f"{socket.gethostname()} ({_own_address_or_none(host)})"
+            raise OSError(f"no way from {here} to {rest}: {said}") from error
 
     def make_with_socket() -> Connection:
         connection = make()
@@ -213,6 +220,25 @@ async def connect(
         await loop.create_connection(
             make_with_socket, sock=raw, ssl=tls, server_hostname="" if tls is not None else None
         )
+
+
+def own_address(host: str) -> str:
+    """The address of this machine as the network of the other one knows it."""
+    with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # nothing is sent: it only finds the way
+        own: str = probe.getsockname()[0]
+    return own
+
+
+def _own_address_or_none(host: str) -> str:
+    try:
+        return own_address(host)
+    except OSError:
+        return "which has no address in that network"
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 async def _connected(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
@@ -259,8 +285,7 @@ def _tcp_socket(host: str, ports: tuple[int, int] | None) -> socket.socket:
 
 
 def _at_port(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(_family(host), socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
         if port:

@@ -10,7 +10,7 @@ import pytest
 
 from jetlet.jobs.members.launcher import Bootstrap
 from jetlet.spark.members import hosted as hosted_members
-from jetlet.spark.members.hosted import HostedMembers, own_address, place_of_driver
+from jetlet.spark.members.hosted import HostedMembers, place_of_driver
 
 PROMPT = 60.0
 
@@ -170,11 +170,6 @@ def test_a_silent_member_is_busy_for_a_while(members, monkeypatch):
     # It has been heard of meanwhile.
     now += 5.0
     assert members.is_busy(0)
-
-
-def test_a_host_knows_its_address_in_the_network_of_another():
-    assert own_address("tcp:127.0.0.1:4711") == "127.0.0.1"
-    assert own_address("tcp:localhost:4711") == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,20 @@ class Cluster:
 
     def __init__(self, slots=2, master="local[2]", age=0.0, **settings):
         self.slots = slots
+        self.registered = 2
+        """Of which the driver is one."""
         self.conf = SimpleNamespace(get=settings.get)
         self.sparkContext = SimpleNamespace(
             master=master,
             startTime=(time.time() - age) * 1000,
             defaultParallelism=5,
             _jsc=SimpleNamespace(sc=lambda: self),
+            getConf=lambda: {"spark.driver.host": "10.0.0.1", "spark.driver.port": "40010"},
         )
         self._jsparkSession = None
 
     def getExecutorMemoryStatus(self):
-        return SimpleNamespace(size=lambda: 2)
+        return SimpleNamespace(size=lambda: self.registered)
 
     def resourceProfileManager(self):
         return SimpleNamespace(defaultResourceProfile=lambda: None)
@@ -60,7 +63,7 @@ def test_a_spark_that_does_not_tell_its_slots_tells_its_cores():
     [
         (2, 3, 0, r"no place for 3 members: Spark runs 2 tasks at a time.*members=2"),
         (2, None, 2, "other jobs hold 2.*cancel one of these jobs"),
-        (0, None, 0, "no executor yet"),
+        (0, None, 0, r"no executor yet.* with the driver at 10\.0\.0\.1:40010"),
     ],
 )
 def test_too_few_slots_are_told_at_once(free, wanted, others, message):
@@ -123,3 +126,13 @@ def test_a_spark_that_is_gone_is_told_in_a_line():
     cluster = Cluster(RuntimeError("Answer from Java side is empty"))
     with pytest.raises(JobFailedError, match="the connection to Spark is lost"):
         Slots(cluster, "job", None).count()
+
+
+def test_where_nobody_registers_the_address_of_the_driver_is_told(monkeypatch, caplog):
+    monkeypatch.setattr(slots, "REGISTRATION_PATIENCE", 0.0)
+    cluster = Cluster(0, "spark://m:7077")
+    cluster.registered = 1
+    slots.await_executors(cluster.sparkContext, patience=0.2)
+    (record,) = caplog.records
+    assert "with the driver at 10.0.0.1:40010" in record.message
+    assert "spark.driver.host" in record.message

@@ -8,7 +8,6 @@ coordinator is gone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import faulthandler
 import logging
 import os
@@ -325,7 +324,8 @@ class Member:
             self._remove_directory()
             raise
         await ready.wait()
-        _notice_silence(self._control)
+        assert self._control is not None
+        self._control.break_in_silence(SILENCE_LIMIT)
         self._beating = self._loop.create_task(self._beat())
         return address
 
@@ -430,15 +430,6 @@ class Member:
     def _tell(self, message: object) -> None:
         assert self._control is not None
         self._control.send(CONTROL, pickle.dumps(message))
-
-
-def _notice_silence(connection: Connection | None) -> None:
-    """Let the connection break when the other host has vanished without a word."""
-    raw = None if connection is None else connection.raw
-    if raw is not None and raw.family != getattr(socket, "AF_UNIX", None):
-        with contextlib.suppress(OSError, AttributeError):  # not every system has it
-            limit = int(SILENCE_LIMIT * 1000)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 async def _wait_for(task: asyncio.Task[None]) -> None:

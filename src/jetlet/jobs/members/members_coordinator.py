@@ -241,7 +241,7 @@ class MembersCoordinator:
             return self._fail(MemberLost(missing, reason), now)
         actions: list[Action] = []
         for member in self.silent(now, HEARTBEAT_LIMIT):
-            silence = now - self._heard[member]
+            silence = now - self._spoke[member]
             actions.append(Kill((member,)))
             actions += self.lost(member, f"was silent for {silence:.1f} s", now)
         return actions

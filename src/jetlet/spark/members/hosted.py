@@ -15,7 +15,6 @@ import faulthandler
 import io
 import logging
 import re
-import socket
 import sys
 import threading
 import time
@@ -26,8 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet.errors import JetletError
 from jetlet.jobs.members.launcher import EXIT_LIMIT, Bootstrap
+from jetlet.network.listener import own_address
 from jetlet.spark.failure import explain
 from jetlet.spark.members.slots import context_of
+from jetlet.spark.members.stragglers import replace_executors, running_on
+from jetlet.spark.shipping import is_one_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +48,7 @@ environment of its Python workers first."""
 CANCEL_PERIOD = 0.2
 """Seconds between two attempts to cancel the stage: it may not have begun at the first."""
 CANCEL_LIMIT = 5.0
-"""Seconds that Spark has to cancel the stage."""
+"""Seconds that Spark has to cancel the stage, and executors to end its tasks."""
 
 
 class HostedMembers:
@@ -101,6 +103,33 @@ class HostedMembers:
             logger.warning(
                 "job %s: Spark has not ended its stage within %g s", self._job_name, CANCEL_LIMIT
             )
+        self._replace_stragglers()
+
+    def _replace_stragglers(self) -> None:
+        """See to it that no slot is held by a task that nobody can end any more.
+
+        An executor that hangs, or that nobody reaches, does not tell of the end of its task. Spark
+        would take it for one that works, and give it the next member, for as long as two minutes.
+        """
+        context = context_of(self._spark)
+        if context is None or is_one_process(context.master):
+            return
+        try:
+            deadline = time.monotonic() + CANCEL_LIMIT
+            while found := running_on(context, self._tag):
+                if time.monotonic() > deadline:
+                    logger.warning(
+                        "job %s: executors do not end their tasks within %g s, and are replaced: "
+                        "%s",
+                        self._job_name,
+                        CANCEL_LIMIT,
+                        ", ".join(f"{executor} on {host}" for executor, host in found.items()),
+                    )
+                    replace_executors(context, found)
+                    return
+                time.sleep(CANCEL_PERIOD)
+        except Exception:  # the session may have been stopped
+            logger.debug("cannot look for what is left of %s", self._tag, exc_info=True)
 
     # --- The stage --------------------------------------------------------------------------
 
@@ -222,7 +251,8 @@ def be_member(bootstrap: Bootstrap) -> None:
         stream=sys.stderr,
     )
     try:
-        member = Member(replace(bootstrap, host=own_address(bootstrap.address)))
+        driver = bootstrap.address.partition(":")[2].rpartition(":")[0]
+        member = Member(replace(bootstrap, host=own_address(driver)))
         member.run()
     except OSError as error:
         raise JetletError(
@@ -231,16 +261,6 @@ def be_member(bootstrap: Bootstrap) -> None:
             f"it from the executors: open the firewall; set spark.driver.host to a name or an "
             f"address that they reach; over Spark Connect, run this program where they reach it"
         ) from error
-
-
-def own_address(address: str) -> str:
-    """The address of this host as the network of the other one knows it."""
-    host = address.partition(":")[2].rpartition(":")[0]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # nothing is sent: it only finds the way
-        own: str = probe.getsockname()[0]
-    return own
 
 
 def place_of_driver(spark: SparkSession) -> tuple[str, str]:
@@ -257,5 +277,5 @@ def place_of_driver(spark: SparkSession) -> tuple[str, str]:
 def _towards(spark: SparkSession) -> tuple[str, str]:
     """The address of this host by which it reaches the server of Spark Connect."""
     client: Any = spark.client
-    own = own_address(f"tcp:{client.host}:0")
+    own = own_address(client.host)
     return own, own

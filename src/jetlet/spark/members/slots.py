@@ -9,6 +9,7 @@ all, so there is no use in having more of them than slots.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from jetlet.spark.shipping import is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger("jetlet.spark")
 
 REGISTRATION_PATIENCE = 10.0
 """Seconds to wait for the first executor of a cluster before the number of tasks is settled."""
@@ -76,9 +79,13 @@ class Slots:
         self._before = min(free, self._wanted or free)
         return self._before
 
+    def now(self) -> int:
+        """How many members there could be, all that there are included."""
+        return self._free(context_of(self._spark))
+
     def rescale(self, members: int) -> None:
         """Have so many members from the next count on, if there is a place for them."""
-        free = self._free(context_of(self._spark))
+        free = self.now()
         if free < members:
             raise JobStateError(self._complaint(free, members))
         self._wanted = members
@@ -130,7 +137,9 @@ class Slots:
             slots += f", of which other jobs hold {others} for their members"
         instead = f"write SparkEngine(members={free})" if free else "cancel one of these jobs"
         if not others and not free:
-            return "Spark has no executor yet, so there is no place for a member: try again later"
+            context = context_of(self._spark)
+            why = "" if context is None else f": {nobody_there(context)}"
+            return f"Spark has no executor yet, so there is no place for a member{why}"
         return (
             f"there is no place for {wanted} member{'s' if wanted > 1 else ''}: {slots}. "
             f"Each member holds one slot: {instead}, or give Spark more cores, with local[N] or "
@@ -183,13 +192,28 @@ def await_executors(context: Any, patience: float = REGISTRATION_PATIENCE) -> No
     # The driver is one of them. A session that has been up for a while is not kept waiting.
     if count > 1 and time.time() * 1000 - context.startTime > REGISTRATION_PATIENCE * 1000:
         return
-    while time.monotonic() < deadline:
-        if count > 1 and time.monotonic() - since >= REGISTRATION_PAUSE:
+    warned_at = time.monotonic() + REGISTRATION_PATIENCE - PERIOD
+    while (now := time.monotonic()) < deadline:
+        if count > 1 and now - since >= REGISTRATION_PAUSE:
             return
+        if count == 1 and now >= warned_at:
+            logger.warning("%s", nobody_there(context))
+            warned_at = deadline
         time.sleep(PERIOD)
-        now = status().size()
-        if now != count:
-            count, since = now, time.monotonic()
+        found = status().size()
+        if found != count:
+            count, since = found, time.monotonic()
+
+
+def nobody_there(context: Any) -> str:
+    """What may be the matter where no executor has come, and what address it is about."""
+    conf = context.getConf()
+    address = f"{conf.get('spark.driver.host', '?')}:{conf.get('spark.driver.port', '?')}"
+    return (
+        f"no executor has registered with the driver at {address} yet: there is no room for one in "
+        f"the cluster, or they cannot reach that address, of which spark.driver.host and "
+        f"spark.driver.port are to be what they see"
+    )
 
 
 def remote_parallelism(spark: SparkSession) -> int:
