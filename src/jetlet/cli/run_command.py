@@ -34,7 +34,7 @@ from jetlet.errors import (
     PlanningError,
     SnapshotError,
 )
-from jetlet.jobs.config import MEMBERS, MICRO_BATCH, JobConfig
+from jetlet.jobs.config import ALL, MEMBERS, MICRO_BATCH, JobConfig
 from jetlet.metrics.log_book import LogBook
 from jetlet.running import ENGINES, make_engine, planned_for_spark
 from jetlet.ui.job_view import JobView, JobWatch
@@ -63,6 +63,16 @@ PATIENCE = 1.0
 """Seconds after which a job that is being cancelled gets a word of explanation."""
 
 
+class _Members(click.IntRange):
+    """A number of members, or all that there can be."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return ALL if value == ALL else super().convert(value, param, ctx)
+
+
 class _Run(TakesArguments):
     """Reads settings of the project and of the environment before those of the command line."""
 
@@ -83,9 +93,10 @@ class _Run(TakesArguments):
 )
 @click.option(
     "--members",
-    type=click.IntRange(min=1),
+    type=_Members(),
     metavar="N",
-    help="embedded: processes. spark: tasks of a stream; by default as many as there can be.",
+    help="embedded: processes. spark: tasks of a stream; by default as many as there can be. "
+    "all: also those that there can be later.",
 )
 @click.option(
     "--workers",
@@ -340,6 +351,8 @@ def _options(
             else:
                 instead = f"leave it out, or leave out --on {on} to run on Spark"
             raise Refused(f"{flag} is for the {engine} engine, and this is --on {on}: {instead}")
+        if name == "members" and value == ALL and on != "spark":
+            raise Refused(f"{flag} {ALL} is for Spark: write the number of processes, {flag} 2")
         if name == "spark_conf":
             options["config"] = spark_settings(value)
         else:

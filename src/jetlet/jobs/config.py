@@ -34,6 +34,8 @@ MIN_LINK_TIMEOUT = 2.0
 DEFAULT_STATE_MEMORY = "512 MiB"
 MEMBERS = "members"
 MICRO_BATCH = "micro-batch"
+ALL = "all"
+"""As many members as there is a place for, at any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

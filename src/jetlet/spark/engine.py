@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from jetlet.core.clock import SYSTEM_CLOCK
 from jetlet.core.dag import DAG
@@ -18,7 +18,7 @@ from jetlet.core.vertex import SplitSupplier, Vertex
 from jetlet.errors import InvalidArgumentError, PlanningError, UnsupportedFeatureError
 from jetlet.execution.idle import COOPERATIVE_BACKOFF, Backoff
 from jetlet.execution.tuning import BATCH_CALL_TARGET_NS, CALL_TARGET_NS, Tuning
-from jetlet.jobs.config import OF_MEMBERS, OF_RESTARTS, OF_SNAPSHOTS, JobConfig
+from jetlet.jobs.config import ALL, OF_MEMBERS, OF_RESTARTS, OF_SNAPSHOTS, JobConfig
 from jetlet.jobs.engine import SPARK_PARALLELISM, EngineJobs, dag_of
 from jetlet.jobs.job import Job, JobStatus
 from jetlet.jobs.state_place import place_state
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from jetlet.jobs.engine import Plannable
     from jetlet.jobs.members.layout import Layout
     from jetlet.spark.batch.runner import Width
+    from jetlet.spark.members.follower import Follower
     from jetlet.ui.page import Page
 
 
@@ -61,7 +62,8 @@ class SparkEngine:
     each task.
 
     Streams, and applications of tasks, run on members: tasks that live as long as the job does, one
-    for each slot that Spark has, or ``members`` of them.
+    for each slot that Spark has, or ``members`` of them. With ``members="all"`` a job takes the
+    slots of executors that come later as well: it is restarted from a snapshot of that moment.
 
     ``workers`` is how many threads each task or member has for processors, which pays where they
     do not share a lock of Python's; ``backoff`` the first and the longest pause, in seconds, of one
@@ -74,12 +76,14 @@ class SparkEngine:
         session: SparkSession | None = None,
         config: Mapping[str, object] | None = None,
         app_name: str | None = None,
-        members: int | None = None,
+        members: int | Literal["all"] | None = None,
         workers: int = 1,
         backoff: Backoff = COOPERATIVE_BACKOFF,
     ) -> None:
-        if members is not None and members < 1:
-            raise InvalidArgumentError(f"members must be at least 1, not {members}")
+        if not (members in (None, ALL) or (isinstance(members, int) and members >= 1)):
+            raise InvalidArgumentError(
+                f"members must be a number from 1 on, or {ALL!r}, not {members!r}"
+            )
         if session is not None and (master is not None or config or app_name is not None):
             raise InvalidArgumentError(
                 "SparkEngine(session=...) uses the session as it is: leave out master, config and "
@@ -87,7 +91,9 @@ class SparkEngine:
             )
         self._tuning = Tuning(workers, backoff)
         self._started = self._start(master, session, config, app_name)
-        self._members = members
+        self._members = None if isinstance(members, str) else members
+        self._follows = members == ALL
+        self._followers: dict[Job, Follower] = {}
         self._layouts: dict[Job, Layout] = {}
         """The layouts of the jobs that run on members."""
         self._jobs = EngineJobs(self._check_open)
@@ -214,9 +220,16 @@ class SparkEngine:
         from jetlet.jobs.members.layout import Layout
         from jetlet.jobs.members.runner import MembersRunner
         from jetlet.network.tls import credentials_for
+        from jetlet.spark.members.follower import Follower
         from jetlet.spark.members.hosted import JOIN_LIMIT, HostedMembers, place_of_driver
 
         config.check_directory(dag)
+        if self._follows and (config.snapshot_dir is None or config.processing_guarantee == NONE):
+            raise PlanningError(
+                "with SparkEngine(members='all') a job follows executors that come and go, by "
+                'restarts from its snapshots: write JobConfig(snapshot_dir="state", '
+                'processing_guarantee="exactly-once"), or leave out members'
+            )
         name = config.name or dag.name
         parallelism = config.default_parallelism or 1
         slots = Slots(self.session, name, self._members, lambda: self._held_by_others(layout))
@@ -248,6 +261,9 @@ class SparkEngine:
         slots.is_cancelled = lambda: runner.is_cancelled
         job = Job(dag, config, runner, self._forget, self, snapshots)
         self._layouts[job] = layout
+        if self._follows:
+            self._followers[job] = Follower(job, layout, slots)
+            self._followers[job].start()
         return job
 
     def _held_by_others(self, layout: Layout | None) -> int:
@@ -279,6 +295,8 @@ class SparkEngine:
 
     def _forget(self, job: Job) -> None:
         self._layouts.pop(job, None)
+        if (follower := self._followers.pop(job, None)) is not None:
+            follower.close()
         self._jobs.forget(job)
 
     @property
