@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.measure import at_least, at_most, percentiles
-from jetlet import EmbeddedEngine, sinks
+from jetlet import EmbeddedEngine, JobConfig, sinks
 from jetlet.core import DAG, Inbox, Processor, Vertex, between
 from jetlet.processors.ends.write import ClientSinkHook, ClientSinkProcessor
 
@@ -77,14 +77,14 @@ def to_client(dag: DAG, vertex: Vertex, out: Any) -> None:
     dag.edge(between(vertex, sink))
 
 
-def flow(engine: EmbeddedEngine, make: Any, times: int) -> float:
+def flow(engine: EmbeddedEngine, make: Any, times: int, config: JobConfig | None = None) -> float:
     """Items per second over the edge."""
     dag, out = DAG("flow"), sinks.collect()
     source = dag.new_vertex("source", partial(Emitter, make, times), 1)
     meter = dag.vertex(Vertex("meter", Meter, is_single=True))
     dag.edge(between(source, meter).all_to_one())
     to_client(dag, meter, out)
-    engine.submit(dag).join()
+    engine.submit(dag, config).join()
     count, seconds = out.items[0]
     return float(count / seconds)
 
@@ -124,7 +124,7 @@ class Arrivals(Processor):
             inbox.clear()
 
 
-def round_trips(engine: EmbeddedEngine, count: int) -> list[float]:
+def round_trips(engine: EmbeddedEngine, count: int, config: JobConfig | None = None) -> list[float]:
     """Seconds there and back."""
     dag, out = DAG("round-trip"), sinks.collect()
     ping = dag.new_vertex("ping", partial(Ping, count), 1)
@@ -133,7 +133,7 @@ def round_trips(engine: EmbeddedEngine, count: int) -> list[float]:
     dag.edge(between(ping, pong).all_to_one())
     dag.edge(between(pong, back).broadcast().distributed())
     to_client(dag, back, out)
-    engine.submit(dag).join()
+    engine.submit(dag, config).join()
     return list(out.items)
 
 
