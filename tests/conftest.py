@@ -249,10 +249,15 @@ def redis(redis_process):
 
 
 class PostgresProcess:
-    """A server of our own, in a directory of its own; it can be stopped and started again."""
+    """A server of our own, in a directory of its own; it can be stopped and started again.
 
-    def __init__(self, programs):
+    It listens at an address; ``run`` is what the command of a process there begins with.
+    """
+
+    def __init__(self, programs, address="127.0.0.1", run=()):
         self._programs = programs
+        self._address = address
+        self._run = run
         # The server refuses to run as root, and its user cannot enter the directories of a test.
         self._user = "postgres" if os.geteuid() == 0 else None
         self._directory = tempfile.mkdtemp(prefix="jetlet-postgres-")
@@ -263,12 +268,19 @@ class PostgresProcess:
         self._databases = 0
         options = ["--username=jetlet", "--auth=trust", "--encoding=UTF8", "--locale=C"]
         self._popen("initdb", "--no-sync", *options, "--pgdata", f"{self._directory}/data").wait()
+        with Path(self._directory, "data/pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {address}/24 trust\n")
         self.start()
 
     def _popen(self, program, *arguments, prefix=()):
+        command = [*prefix, self._programs / program, *arguments]
+        user = self._user
+        if self._run:  # only root may go there
+            whose = ["--reuid", user, "--regid", user, "--init-groups"] if user else []
+            command, user = [*self._run, "setpriv", *whose, *command], None
         return subprocess.Popen(
-            [*prefix, self._programs / program, *arguments],
-            user=self._user,
+            command,
+            user=user,
             cwd=self._directory,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -278,16 +290,16 @@ class PostgresProcess:
         import psycopg
 
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self._address,
             "port": self.port,
             "unix_socket_directories": "",
             "fsync": "off",
         }
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         # It must not outlive a test run that is killed.
-        prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        mortal = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         self._process = self._popen(
-            "postgres", "-D", f"{self._directory}/data", *arguments, prefix=prefix
+            "postgres", "-D", f"{self._directory}/data", *arguments, prefix=mortal
         )
         deadline = time.monotonic() + 60
         while True:
@@ -303,7 +315,7 @@ class PostgresProcess:
         import psycopg
 
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user="jetlet", dbname=database, autocommit=True
+            host=self._address, port=self.port, user="jetlet", dbname=database, autocommit=True
         )
 
     def database(self):
@@ -312,7 +324,7 @@ class PostgresProcess:
         name = f"database_{self._databases}"
         with self.connect("postgres") as connection:
             connection.execute(f"CREATE DATABASE {name}")
-        return f"postgresql://jetlet@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://jetlet@{self._address}:{self.port}/{name}"
 
     def stop(self):
         """As if the machine had gone down."""

@@ -134,7 +134,7 @@ class Database:
 
 
 @contextmanager
-def some_database(directory):
+def some_database(directory, *place):
     """The URL of a database in PostgreSQL if that is installed, in SQLite otherwise."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from conftest import PostgresProcess
@@ -143,7 +143,7 @@ def some_database(directory):
     if not programs:
         yield f"sqlite:///{directory}/results.db"
         return
-    process = PostgresProcess(programs[-1].parent)
+    process = PostgresProcess(programs[-1].parent, *place)
     try:
         yield process.database()
     finally:
@@ -194,16 +194,12 @@ def processes(token):
 
 
 class Coordinator:
-    """The process that submits the job."""
+    """The process that submits the job; ``command`` is how its program is run."""
 
-    def __init__(self, settings, directory, token):
+    def __init__(self, settings, directory, token, command):
         self._directory = directory
         self._token = token
-        self._arguments = [
-            sys.executable,
-            str(Path(chaos_job.__file__)),
-            json.dumps(settings),
-        ]
+        self._arguments = [*command, json.dumps(settings)]
         self._process = None
         self.said = directory / "coordinator.txt"
 
@@ -264,6 +260,11 @@ class Coordinator:
 class Chaos:
     """One run, in a directory of its own."""
 
+    COMMAND = (sys.executable, chaos_job.__file__)
+    """How the coordinator is run."""
+    DATABASE = ()
+    """Where that is, if not here; see ``PostgresProcess``."""
+
     def __init__(self, options, directory, database):
         self._options = options
         self._random = random.Random(options.seed)
@@ -283,7 +284,7 @@ class Chaos:
     def run(self):
         options = self._options
         self._writer = Writer(self._directory / "log", options.seed)
-        self._coordinator = Coordinator(self._settings, self._directory, self._token)
+        self._coordinator = Coordinator(self._settings, self._directory, self._token, self.COMMAND)
         sinks = {
             "files": Files(Path(self._settings["files"])),
             "database": Database(self._settings["database"]),
@@ -419,7 +420,7 @@ def run(kind, options):
         else:
             directory = options.directory.absolute()
             directory.mkdir(parents=True)
-        database = options.database or stack.enter_context(some_database(directory))
+        database = options.database or stack.enter_context(some_database(directory, *kind.DATABASE))
         print(f"{options.guarantee}, seed {options.seed}, {database.partition(':')[0]}")
         try:
             kind(options, directory, database).run()

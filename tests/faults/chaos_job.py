@@ -17,6 +17,7 @@ from mischief import Mischief
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, SparkEngine, agg, sinks, sources, windows
 from jetlet.errors import JobCancelledError
+from jetlet.jobs.config import ALL
 
 NAME = "chaos"
 MEMBERS = 2
@@ -61,11 +62,11 @@ def expected(events):
     return {place: sorted(ids) for place, ids in results.items()}
 
 
-def make_engine(master):
+def make_engine(settings):
     """On members of this process, or on those that a cluster of Spark has slots for."""
-    if master is None:
+    if "master" not in settings:
         return EmbeddedEngine(members=MEMBERS, workers=1)
-    return SparkEngine(master)
+    return SparkEngine(settings["master"], members=ALL)
 
 
 def cancel_at_end_of_input(job):
@@ -76,7 +77,7 @@ def cancel_at_end_of_input(job):
 
 
 def main(settings):
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     config = JobConfig(
         processing_guarantee=settings["guarantee"],
         snapshot_interval=settings["interval"],
@@ -85,11 +86,13 @@ def main(settings):
         max_restarts=1000,
         restart_pause=0.01,
         max_restart_pause=0.1,
+        link_timeout=settings.get("link_timeout", 10.0),
+        tls=settings.get("tls"),
     )
     job_pipeline = pipeline(
         settings["log"], settings["files"], settings["database"], settings.get("mischief")
     )
-    with make_engine(settings.get("master")) as engine:
+    with make_engine(settings) as engine:
         job = engine.submit(job_pipeline, config)
         threading.Thread(target=cancel_at_end_of_input, args=[job], daemon=True).start()
         try:

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -85,18 +85,30 @@ def local_cluster(directory: Path) -> Iterator[str]:
 
 
 class Standalone:
-    """A master and two workers of one core, each on an address of its own."""
+    """A master and two workers of one core, each on an address of its own.
+
+    ``addresses`` are those of the master and of the workers; ``at`` gives what a command begins
+    with that is run at one of them.
+    """
 
     WORKERS = (1, 2)
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        # Spark never runs a task a second time on the same host, for speculation.
+        addresses: Sequence[str] = ("127.0.0.1", "127.0.0.1", "127.0.0.2"),
+        at: Callable[[str], Sequence[str]] = lambda _: (),
+    ) -> None:
         self._directory = directory
+        self._addresses = addresses
+        self._at = at
         self._daemons: dict[str, Daemon] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.push(self)  # what has been started by the time that something goes wrong
-            master = self._start("master", "127.0.0.1", "master.Master")
+            master = self._start("master", self._addresses[0], "master.Master")
             self.address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
             master.wait_for("I have been elected leader")
             for number in self.WORKERS:
@@ -109,8 +121,7 @@ class Standalone:
     def start_worker(self, number: int) -> None:
         self._start(
             f"worker-{number}",
-            # Spark never runs a task a second time on the same host, for speculation.
-            f"127.0.0.{number}",
+            self._addresses[number],
             "worker.Worker",
             *("--cores", "1", "--memory", "1500m"),
             *("--work-dir", str(self._directory / f"work-{number}"), self.address),
@@ -125,6 +136,7 @@ class Standalone:
     def _start(self, name: str, host: str, kind: str, *arguments: str) -> Daemon:
         daemon = self._daemons[name] = Daemon(
             name,
+            *self._at(host),
             *(str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"),
             *("--host", host, "--port", "0", "--webui-port", "0"),
             *arguments,

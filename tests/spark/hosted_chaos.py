@@ -34,10 +34,13 @@ class HostedChaos(Chaos):
 
     def run(self):
         os.environ[TOKEN] = self._token  # of what Spark starts as well
-        with Standalone(self._directory) as self._cluster:
+        with self._make_cluster() as self._cluster:
             self._settings["master"] = self._cluster.address
             self._say(f"the cluster is at {self._cluster.address}")
             super().run()
+
+    def _make_cluster(self):
+        return Standalone(self._directory)
 
     def _strike(self):
         self._await_snapshots(1)  # it takes a while to start
