@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.pipeline.described import Described
 from jetlet.pipeline.expressions.data_types import ANY, DataType
 from jetlet.pipeline.expressions.nodes import Node
 from jetlet.pipeline.sink import OnError
+
+if TYPE_CHECKING:
+    from jetlet.pipeline.stream_source import StreamSource
 
 __all__ = ["BATCH_SIZE", "TABLE_SIZE", "BatchSource", "SplitRest"]
 
@@ -65,6 +68,17 @@ class BatchSource(Described, ABC, Generic[T]):
         what it gets all the same.
         """
         return self
+
+    def then(self, stream: StreamSource[T]) -> StreamSource[T]:
+        """Make it the history of a stream: what is here, and then what comes there.
+
+        Event time stands until the history is read, whose items so are never late, nor are the
+        first ones of the stream. From which position the stream is to go on is said there, with
+        ``start=...``.
+        """
+        from jetlet.pipeline.backfill import Backfill
+
+        return Backfill(self, stream)
 
     def check(self) -> None:  # optional hook
         """Refuse, cheaply, what cannot be read; called before an engine that is slow to start."""

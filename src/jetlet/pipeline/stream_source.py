@@ -36,6 +36,9 @@ class Polled(Generic[T]):
     so with items or without, and more than once; after it was restored it says so again."""
     rejected: Sequence[tuple[RawRecord, Exception]] = ()
     """Records that could not be read, each with the reason, unless these fail the job."""
+    has_order: bool = True
+    """False if nothing can be said of the times of what follows in the partition, before its end:
+    then event time waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ class StreamSource(Described, ABC, Generic[T]):
     discovery_ms: int | None = None
     """Milliseconds between two looks for partitions that are new or gone; ``None`` if they stay as
     they are. Such a source says with :meth:`partition_key` which partition is which."""
+    can_follow_history: bool = True
+    """True if it can be what a bounded source goes on with."""
     beginning: Any = None
     """The position of a partition that a snapshot does not know yet, because it was made since; by
     default where the partition says."""
@@ -142,8 +147,11 @@ class StreamSource(Described, ABC, Generic[T]):
         raise NotImplementedError(f"{type(self).__name__} finds no partitions")
 
     def partition_of(self, key: Any) -> Any:
-        """The partition with that key, from its first record on, if it has a ``discovery_ms``."""
-        raise NotImplementedError(f"{type(self).__name__} finds no partitions")
+        """The partition with that key, from its first record on, if it has a ``discovery_ms``.
+
+        ``None`` if the source would not find it any more, having been changed since.
+        """
+        return None
 
     def partition_key(self, number: int, partition: Any) -> Any:
         """What a snapshot knows a partition by; by default its number.

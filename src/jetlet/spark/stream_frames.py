@@ -53,6 +53,7 @@ class SparkStreamSource(StreamSource[T]):
     """
 
     is_replayable = True
+    can_follow_history = False
 
     # The function is called in the submitting process, once per attempt. It does not travel.
 

@@ -32,6 +32,7 @@ class Topics(StreamSource):
     discovery_ms = 1
     beginning = 0
     is_down = False
+    unwanted = ()
     everything: dict = {}
 
     def __init__(self):
@@ -49,7 +50,7 @@ class Topics(StreamSource):
             yield sorted(self.everything)
 
     def partition_of(self, key):
-        return (key, 0)
+        return None if key in self.unwanted else (key, 0)
 
     def partition_key(self, number, partition):
         return partition[0]
@@ -244,6 +245,17 @@ def test_what_was_made_while_the_job_was_down_is_read_from_its_beginning(topics,
     again = start()
     again.restore(saved)
     assert items(again.poll_until(lambda e: items(e).total() >= 2)) == Counter([2, 3])
+
+
+def test_what_the_source_would_not_find_any_more_is_not_read(topics, start):
+    readers = start()
+    topics.everything |= {"a": [1], "b": [2]}
+    readers.poll_until(lambda emitted: items(emitted).total() >= 2)
+    saved = readers.save()
+    topics.unwanted = ("b",)
+    again = start()
+    again.restore(saved)
+    assert {key.key[1] for key, _ in again.save()} == {"a"}
 
 
 def test_what_is_gone_ends(topics, start):

@@ -233,8 +233,11 @@ class KafkaSource(StreamSource[T]):
             while True:
                 yield directory.places(self._topics, must_exist=False)
 
-    def partition_of(self, key: Place) -> KafkaPartition:
-        return KafkaPartition(key, OFFSET_BEGINNING)
+    def partition_of(self, key: Place) -> KafkaPartition | None:
+        is_wanted = any(
+            re.match(each, key[0]) if is_pattern(each) else each == key[0] for each in self._topics
+        )
+        return KafkaPartition(key, OFFSET_BEGINNING) if is_wanted else None
 
     def _offsets(self, directory: KafkaDirectory, places: list[Place]) -> Sequence[int]:
         start = self._start

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from jetlet.connectors.redis.client import (
@@ -233,8 +234,10 @@ class RedisStreamSource(StreamSource[T]):
             while True:
                 yield self._there(connection)
 
-    def partition_of(self, key: str) -> RedisPartition:
-        return RedisPartition(key, _FIRST)
+    def partition_of(self, key: str) -> RedisPartition | None:
+        if self._match and any(fnmatchcase(key, pattern) for pattern in self._streams):
+            return RedisPartition(key, _FIRST)
+        return None
 
     def _there(self, connection: RedisConnection) -> list[str]:
         """The keys of the streams to read now."""

@@ -118,6 +118,8 @@ class StreamReadProcessor(BatchProcessor):
         self._gone: set[int] = set()
         """Indexes of its partitions that are not there any more."""
         self._has_begun = False
+        self._highest: dict[int, int] = {}
+        """The latest times of partitions whose items have no order."""
         self._saver = StateSaver()
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
@@ -141,8 +143,8 @@ class StreamReadProcessor(BatchProcessor):
             self._watermarks = WatermarkSource(
                 self._timestamps.policy, range(len(self._mine)), context.clock.monotonic_ns()
             )
+        self._known = {source.partition_key(i, each) for i, each in enumerate(partitions)}
         if finds:
-            self._known = {source.partition_key(i, each) for i, each in enumerate(partitions)}
             self._finder = PartitionFinder(source, context.wake, context.logger)
 
     def close(self) -> None:
@@ -197,6 +199,8 @@ class StreamReadProcessor(BatchProcessor):
                 if each.items:
                     self._send_events(each, clock, watermarks)
                 if each.is_end:
+                    if (highest := self._highest.pop(each.partition, None)) is not None:
+                        self.send_watermarks(watermarks.observe(each.partition, highest))
                     self.send_watermarks(watermarks.end(each.partition))
             self.send_watermarks(watermarks.check_idle(self._reader.is_quiet))
         self.flush()
@@ -222,7 +226,12 @@ class StreamReadProcessor(BatchProcessor):
                 raise item_failure(items, it, self.context.vertex_name) from error
         check_times(times, items, self.context.vertex_name)
         self.send(list(zip(times, items, strict=True)))
-        self.send_watermarks(watermarks.observe(polled.partition, max(times)))
+        highest = max(times)
+        if polled.has_order:
+            self.send_watermarks(watermarks.observe(polled.partition, highest))
+        else:
+            before = self._highest.get(polled.partition, highest)
+            self._highest[polled.partition] = max(highest, before)
 
     # --- Partitions that come and go --------------------------------------------------------
 
@@ -249,10 +258,12 @@ class StreamReadProcessor(BatchProcessor):
         """There is a partition; read it if it is new, and ours."""
         if key in self._known:
             return
+        partition = self._source.partition_of(key)
+        if partition is None:
+            return
         self._known.add(key)
         if stable_hash(key) % self.context.total_parallelism != self.context.global_index:
             return
-        partition = self._source.partition_of(key)
         index = len(self._mine)
         self._mine.append(key)
         self._names.append(self._source.partition_name(index, partition))
@@ -297,10 +308,9 @@ class StreamReadProcessor(BatchProcessor):
             watermark = restored[key][1] if key in restored else None
             if self._watermarks is not None and watermark is not None:
                 self._watermarks.restore(index, watermark)
-        if self._finder is not None:
-            # Those that were found are not among those that there were when the job was started.
-            for key, state in restored.items():
-                self._learn(key, state, self._reader)
+        # Not all of them need be among those that there were when the job was started.
+        for key, state in restored.items():
+            self._learn(key, state, self._reader)
         return True
 
 
