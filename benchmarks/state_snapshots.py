@@ -4,7 +4,7 @@
 
 Changes: a state of 100 bytes for each of 2,000,000 keys, in this process. Between two snapshots 1%
 of the keys get an event. What they take, in time and in bytes, is compared with exports, which have
-everything, in the same run; half of them take less.
+everything, in the same run: the best times of each, and the bytes that half of them do not exceed.
 
 Latency: 10,000 events a second for random keys of 1,000,000, each with a state of 1 kB, against the
 same without snapshots, in turns; the better one counts. An event's latency is the time at which the
@@ -147,10 +147,10 @@ def changes(directory: Path, *, quick: bool) -> None:
     whole = [each for each in history if each["export"]]
     first = max(history.index(each) for each in whole)
     some = [each for each in history[first + 2 :] if not each["export"]]
-    for what, limit in (("bytes", 0.05), ("ms", 0.05)):
-        all_of_it, part = (statistics.median(e[what] for e in taken) for taken in (whole, some))
+    for what, typical in (("bytes", statistics.median), ("ms", min)):
+        all_of_it, part = (typical(each[what] for each in taken) for taken in (whole, some))
         print(f"  {what}: {all_of_it:,.0f} for {feed.keys:,} keys, {part:,.0f} for 1% of them")
-        at_most(f"{what} after 1% changed against all", part / all_of_it, limit)
+        at_most(f"{what} after 1% changed against all", part / all_of_it, 0.05)
 
 
 def latencies(feed: Feed, directory: Path | None, seconds: float) -> Histogram:
