@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, ClassVar, Final, NamedTuple
 
 from jetlet.core.processor import Processor
@@ -31,6 +31,7 @@ Table = MutableMapping[Any, Any]
 Tables = Mapping[Any, Table]
 """By name: a number, a string, or a tuple of such."""
 
+_MISSING: Final = object()
 MAIN: Final = 0
 """Name of the table of a processor that has only one."""
 
@@ -159,11 +160,7 @@ class Incremental(Processor):
                 continue
             rest = iter(keys)
             while some := list(islice(rest, limit)):
-                entries = (
-                    table.peek(some)
-                    if isinstance(table, DiskTable)
-                    else {key: table[key] for key in some if key in table}
-                )
+                entries = entries_of(table, some)
                 missing = len(some) - len(entries)
                 gone = [key for key in some if key not in entries] if missing else ()
                 yield TableChange(name, False, entries, gone)
@@ -182,6 +179,14 @@ class Incremental(Processor):
     def entry_count(self) -> int:
         """How large the state is."""
         return sum(map(len, self.tables.values()))
+
+
+def entries_of(table: Table, keys: Sequence[Any]) -> dict[Any, Any]:
+    """The entries of those of the keys that a table has."""
+    if isinstance(table, DiskTable):
+        return table.peek(keys)
+    values = map(table.get, keys, repeat(_MISSING))
+    return {key: value for key, value in zip(keys, values, strict=True) if value is not _MISSING}
 
 
 def update_table(table: Table, change: TableChange) -> None:

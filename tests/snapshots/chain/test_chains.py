@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import random
 import uuid
+from functools import partial
 from itertools import count
 
 import pytest
@@ -121,17 +123,19 @@ class Member:
         self._outbox = self.processor.outbox = Outbox(sink)
         self._part = self._snapshots.chain_part("state", index, self.processor, sink)
 
-    def save(self, active, directory, go_on):
-        """Its report; ``go_on`` is called between what has to be at once, and what has not."""
-        reports = queue.SimpleQueue()
+    def begin(self, active, directory):
+        """Save what has to be saved at once."""
+        self._reports = queue.SimpleQueue()
         self._snapshots.context.register()
-        self._snapshots.begin(active, directory, reports.put)
+        self._snapshots.begin(active, directory, self._reports.put)
         while not self._part.save(active, self._outbox):
             pass
-        go_on()
+
+    def end(self):
+        """Save the rest; its report."""
         self._outbox.finish()
         self._snapshots.context.phase1_done()
-        report = reports.get(timeout=60)
+        report = self._reports.get(timeout=60)
         assert report.error is None
         self._snapshots.context.live = 0
         return report
@@ -203,7 +207,7 @@ class Job:
         number = next(self._ids)
         area = next(a for a in range(self._keep + 1) if a not in self._good)
         directory = self.store.make_room(area, self.attempt.epoch)
-        reports = [m.save(ActiveSnapshot(number), directory, go_on) for m in self.members]
+        reports = self._save(ActiveSnapshot(number), directory, go_on)
         chains = {
             index: _longer(self._chains.get(index, ()), report, number)
             for index, report in enumerate(reports)
@@ -215,12 +219,19 @@ class Job:
         for member in self.members:
             member.finish(success)
 
+    def _save(self, active, directory, go_on):
+        """Reports of the members, which ``go_on`` before all is saved."""
+        for member in self.members:
+            member.begin(active, directory)
+        go_on()
+        return [member.end() for member in self.members]
+
     def export(self, name, *, go_on=lambda: None):
         number = next(self._ids)
         exports = Exports(self.storage, self.root)
         directory = exports.prepare(name)
         active = ActiveSnapshot(number, is_export=True)
-        reports = [m.save(active, directory, go_on) for m in self.members]
+        reports = self._save(active, directory, go_on)
         chains = {i: _longer((), report, number) for i, report in enumerate(reports)}
         directory.write_record(self._record(number, reports, chains, name))
         return open_export(exports.directory(name))
@@ -256,6 +267,7 @@ def contents(stored):
 KEYS = st.integers(0, 5)
 TABLES = st.sampled_from(["main", 10])
 VALUES = st.one_of(st.integers(), st.lists(st.integers(), max_size=2))
+SEEDS = st.integers(0, 1000)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), TABLES, KEYS, VALUES),
@@ -263,9 +275,9 @@ STEPS = st.lists(
         st.tuples(st.just("put"), TABLES, KEYS, VALUES),
         st.tuples(st.just("delete"), TABLES, KEYS),
         st.tuples(st.just("drop"), TABLES),
-        st.tuples(st.just("snapshot"), st.sampled_from([True, True, True, False])),
-        st.tuples(st.just("snapshot"), st.just(True)),
-        st.tuples(st.just("export")),
+        st.tuples(st.just("snapshot"), st.sampled_from([True, True, True, False]), SEEDS),
+        st.tuples(st.just("snapshot"), st.just(True), SEEDS),
+        st.tuples(st.just("export"), SEEDS),
         st.tuples(st.just("restart"), st.integers(1, 3)),
     ),
     min_size=20,
@@ -282,12 +294,31 @@ def small_sweeps():
         yield
 
 
+def go_on(job, oracle, seed):
+    """What processors do while what they have left for later is saved."""
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(4)):
+        table, key = rng.choice(["main", 10]), rng.randrange(6)
+        action = rng.randrange(5)
+        if action == 0:
+            for member in job.members:
+                member.processor.drop(table)
+            for place in [place for place in oracle if place[0] == table]:
+                del oracle[place]
+        elif action == 1:
+            job.owner(key).delete(table, key)
+            oracle.pop((table, key), None)
+        else:
+            job.owner(key).put(table, key, [seed])
+            oracle[table, key] = [seed]
+
+
 @settings(deadline=None, max_examples=40)
 @given(steps=STEPS, keep=st.integers(1, 3))
 def test_every_snapshot_is_what_the_state_was(steps, keep):
     job, saved, oracle = Job(keep), {}, {}
     names = count()
-    for step, *args in [*steps, ("snapshot", True), ("restart", 2)]:
+    for step, *args in [*steps, ("snapshot", True, 0), ("restart", 2)]:
         if step == "put":
             table, key, value = args
             job.owner(key).put(table, key, list(value) if isinstance(value, list) else value)
@@ -301,12 +332,16 @@ def test_every_snapshot_is_what_the_state_was(steps, keep):
                 member.processor.drop(args[0])
             oracle = {place: value for place, value in oracle.items() if place[0] != args[0]}
         elif step == "snapshot":
-            job.snapshot(success=args[0])
+            before = dict(oracle)
+            job.snapshot(success=args[0], go_on=partial(go_on, job, oracle, args[1]))
             if args[0]:
-                saved = dict(oracle)
+                saved = before
                 assert contents(job.store.snapshots()[0]) == saved
         elif step == "export":
-            assert contents(job.export(f"export-{next(names)}")) == oracle
+            before = dict(oracle)
+            after = partial(go_on, job, oracle, args[0])
+            exported = job.export(f"export-{next(names)}", go_on=after)
+            assert contents(exported) == before
         else:
             job.restart(*args)
             oracle = dict(saved)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import ActiveSnapshot
-from jetlet.snapshots.incremental import Incremental, TableChange
+from jetlet.snapshots.incremental import Incremental, TableChange, entries_of
 from jetlet.snapshots.state_sink import Entry, StateSink
 from jetlet.storage.disk_table import DiskTable
 
@@ -20,8 +20,6 @@ CALL_NS: Final = 500_000
 """How long a call may go on, so that others get their turn."""
 STEP: Final = 128
 """Keys between two looks at the clock."""
-SWEPT: Final = 4096
-"""Keys that a sweep takes in one step."""
 PLAIN_TYPES: Final = frozenset({bool, int, float, complex, str, bytes, NoneType})
 
 GO_ON, RETURN = True, False
@@ -57,6 +55,10 @@ class ChainPart:
     when the state was restored, which has everything as of the files since then. What was handed
     over counts when the snapshot does: if it fails, the next one has to say it again. An export has
     everything, and makes no difference to the snapshots after it.
+
+    The processor waits for keys that were touched. Those that a sweep takes are saved when it has
+    gone on, unless it has touched them by then: so the next snapshot has them, and is the first
+    that can do without the files from before the sweep.
     """
 
     def __init__(
@@ -79,6 +81,10 @@ class ChainPart:
         self._candidate = 0 if since is None else since
         """What it will be if the snapshot at hand counts."""
         self._sweep: Sweep | None = None
+        self._ended: int | None = None
+        """Where the last sweep began, if it has ended since the snapshot before."""
+        self._swept: list[tuple[Any, list[Any]]] = []
+        """What a sweep has added to the snapshot at hand, by table."""
         self._taken: dict[Any, dict[Any, None]] = {}
         """The keys that the snapshot at hand has, or in a table that is new to it all."""
         self._dropped: set[Any] = set()
@@ -119,12 +125,13 @@ class ChainPart:
         self._is_pending = False
         taken, self._taken = self._taken, {}
         dropped, self._dropped = self._dropped, set()
+        swept, self._swept = self._swept, []
         if success:
             self._covered = self._candidate
         elif self._covered is not None:
             touched = self._processor.touched
             assert touched is not None
-            for name, keys in taken.items():
+            for name, keys in (*taken.items(), *swept):
                 if name not in touched.dropped:
                     touched.add(name, keys)
             touched.dropped |= dropped
@@ -151,60 +158,81 @@ class ChainPart:
             changes = self._everything(outbox)
             processor.touched.forget()
         else:
-            yield from self._go_on_sweeping(number)
+            if self._ended is not None:
+                self._candidate, self._ended = self._ended, None
+            yield from self._begin_sweep(number)
             touched = processor.touched
+            is_long = number - self._candidate >= MAX_CHAIN
+            count = processor.entry_count() + 1 if is_long else self._slice_size(processor)
             self._taken = {name: dict(keys) for name, keys in touched.items() if keys}
             self._dropped = set(touched.dropped)
             changes = processor.take_changes(STEP)
         self._is_pending = True
         self._note(number, self._candidate)
         yield from self._hand_over(changes, outbox)
+        if self._covered is not None:
+            outbox.defer(self._sweeping(count))
 
     def _note(self, number: int, since: int) -> None:
         self._place.note_part(*self._name, since, self._processor.entry_count(), number)
 
-    def _go_on_sweeping(self, number: int) -> Iterator[bool]:
-        processor = self._processor
-        assert self._covered is not None
-        is_long = number - self._covered >= MAX_CHAIN
-        if self._sweep is None or is_long:
+    def _begin_sweep(self, number: int) -> Iterator[bool]:
+        """Begin one, if none is under way or the chain is too long."""
+        if self._sweep is None or number - self._candidate >= MAX_CHAIN:
             self._sweep = Sweep(number)
-            for _ in self._sweep.list_keys(processor):
+            for _ in self._sweep.list_keys(self._processor):
                 yield GO_ON
-        count = processor.entry_count() + 1 if is_long else self._slice_size(processor)
-        while count > 0:
-            if self._sweep.touch(processor, min(count, SWEPT)):
-                self._candidate, self._sweep = self._sweep.began, None
-                return
-            count -= SWEPT
-            yield GO_ON
+
+    def _sweeping(self, count: int) -> Iterator[None]:
+        """Save some keys that were not touched, in steps between which the processor goes on."""
+        processor, sweep = self._processor, self._sweep
+        touched = processor.touched
+        assert sweep is not None
+        assert touched is not None
+        while count > 0 and (taken := sweep.take(min(count, STEP))) is not None:
+            name, keys = taken
+            count -= len(keys)
+            table = None if name in touched.dropped else processor.tables.get(name)
+            if table is not None:
+                told, since = self._taken.get(name, ()), touched.get(name, ())
+                fresh = [key for key in keys if key not in told and key not in since]
+                entries = entries_of(table, fresh)
+                self._swept.append((name, list(entries)))
+                self._add(TableChange(name, False, entries))
+            yield
+        if sweep.is_over:
+            self._ended, self._sweep = sweep.began, None
 
     def _everything(self, outbox: Outbox) -> Iterator[TableChange]:
         """All tables, for who knows nothing of them; what is on disk is left for later."""
         for name, table in self._processor.tables.items():
             if isinstance(table, DiskTable) and table.is_on_disk:
-                changes = map(self._as_saved, _in_steps(name, table.frozen()))
-                outbox.defer(_pickling(self._sink, changes, self._processor.schema_version))
+                outbox.defer(self._pickling(_in_steps(name, table.frozen())))
             else:
                 yield from _in_steps(name, table.items())
 
-    def _as_saved(self, change: TableChange) -> TableChange:
-        return change._replace(entries=self._processor.saved_entries(change.table, change.entries))
-
     def _hand_over(self, changes: Iterator[TableChange], outbox: Outbox) -> Iterator[bool]:
         """Pickle what may change as soon as the processor goes on, and leave the rest for later."""
-        processor, later = self._processor, []
+        later = []
         for change in changes:
-            made = self._as_saved(change)
             if PLAIN_TYPES.issuperset(map(type, change.entries.values())):
-                later.append(made)
+                later.append(change)
             else:
-                self._sink.add_changes([made], processor.schema_version)
+                self._add(change)
             yield GO_ON
         if later:
             later.reverse()
-            made_later = (later.pop() for _ in range(len(later)))
-            outbox.defer(_pickling(self._sink, made_later, processor.schema_version))
+            outbox.defer(self._pickling(later.pop() for _ in range(len(later))))
+
+    def _pickling(self, changes: Iterator[TableChange]) -> Iterator[None]:
+        for change in changes:
+            self._add(change)
+            yield
+
+    def _add(self, change: TableChange) -> None:
+        processor = self._processor
+        entries = processor.saved_entries(change.table, change.entries)
+        self._sink.add_changes([change._replace(entries=entries)], processor.schema_version)
 
 
 def _in_steps(table: Any, entries: Iterable[Entry]) -> Iterator[TableChange]:
@@ -212,9 +240,3 @@ def _in_steps(table: Any, entries: Iterable[Entry]) -> Iterator[TableChange]:
     rest = iter(entries)
     while some := dict(islice(rest, STEP)):
         yield TableChange(table, False, some)
-
-
-def _pickling(sink: StateSink, changes: Iterator[TableChange], schema: int) -> Iterator[None]:
-    for change in changes:
-        sink.add_changes([change], schema)
-        yield

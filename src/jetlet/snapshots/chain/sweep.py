@@ -50,19 +50,30 @@ class Sweep:
         """Take the next keys; true if there are no more."""
         touched, tables = processor.touched, processor.tables
         assert touched is not None
+        while count > 0 and (taken := self.take(count)) is not None:
+            name, keys = taken
+            count -= len(keys)
+            table = tables.get(name)
+            if isinstance(table, DiskTable):
+                touched.add(name, keys)  # nothing is read in order to see which are gone
+            elif table is not None:
+                touched.add(name, [key for key in keys if key in table])
+        return self.is_over
+
+    def take(self, count: int) -> tuple[Any, list[Any]] | None:
+        """The next keys of a table, some of which may be gone; ``None`` if there are no more."""
         while self._left:
             name, keys = self._left[-1]
-            if count <= 0:
-                break
             some = list(islice(keys, count))
             if len(some) < count:
                 self._left.pop()
-            count -= len(some)
-            table = tables.get(name)
-            if isinstance(table, DiskTable):
-                touched.add(name, some)  # nothing is read in order to see which are gone
-            elif table is not None:
-                touched.add(name, [key for key in some if key in table])
+            if some:
+                return name, some
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is known that there are no more keys."""
         return not self._left
 
 
