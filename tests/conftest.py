@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sysconfig
 import tempfile
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from jetlet.errors import MissingDependencyError
 from jetlet.jobs.members import members_coordinator
 
 # The same examples in every run, and nobody looks at how long it takes to make or try them: on a
@@ -88,6 +90,25 @@ def _turn(item):
         return 0
     marks = {mark.name for mark in item.iter_markers()}
     return 1 if "spark" in marks else 2 if marks & {"cluster", "fault", "slow"} else 3
+
+
+# --- Python without the GIL ----------------------------------------------------------------
+
+IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Skip what needs a library that is not made for such a Python yet, and is not installed."""
+    report = yield
+    if IS_FREE_THREADED and report.failed:
+        error = call.excinfo.value
+        while error is not None and not isinstance(error, MissingDependencyError):
+            error = error.__cause__
+        if error is not None:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {error}")
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
