@@ -76,6 +76,16 @@ def test_one_number_is_no_table():
     assert out.items == [2]
 
 
+def test_settings_without_effect_are_told(caplog):
+    p = Pipeline("stateless")
+    p.read_from(sources.items([1])).write_to(sinks.noop())
+    p.run(on="embedded", config=JobConfig(state="memory", state_memory="1 GiB"))
+    assert "state_memory='1 GiB' has no effect on a job none of whose stages" in caplog.text
+    caplog.clear()
+    p.run(on="embedded", config=JobConfig(state="memory"))
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     "settings", [{"state": "ram"}, {"state_memory": "2 cups"}, {"state_memory": 0}]
 )

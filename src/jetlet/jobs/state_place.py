@@ -34,6 +34,9 @@ def place_state(dag: DAG, config: JobConfig) -> None:
         from jetlet.storage.disk_store import check_disk
 
         check_disk()
+    else:
+        settings = ("state_memory", "state_dir", *(["state"] if config.state == DISK else []))
+        config.tell_ignored(settings, "a job none of whose stages has its state on disk")
 
 
 def _is_table(vertex: Vertex) -> bool:
