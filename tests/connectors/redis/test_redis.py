@@ -649,8 +649,9 @@ class TestDiscovery:
             project=lambda entry: f"{entry.stream} {entry.fields['v']}",
         )
         redis.client.set("events:none", "no stream")
-        p, out = Pipeline("p"), sinks.collect()
+        p, out, seen = Pipeline("p"), sinks.collect(), sinks.collect(name="seen")
         stage = p.read_from(source, local_parallelism=2).with_native_timestamps(idle_timeout=0)
+        stage.write_to(seen)
         stage.window(windows.tumbling(10)).aggregate(agg.to_list()).write_to(out)
         config = JobConfig(processing_guarantee="exactly-once", snapshot_dir=str(tmp_path))
 
@@ -668,10 +669,8 @@ class TestDiscovery:
             add(redis, "events:b", [50, 52], "y")
             add(redis, "events:a", [45], "z")
             job.resume()
-            deadline = time.monotonic() + 60
-            while job.metrics()[source.name].emitted < 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            read = ["events:a x0", "events:a x1", "events:a z0", "events:b y0", "events:b y1"]
+            assert_collected_eventually(job, seen, read, timeout=60)
             add(redis, "events:a", [70])
             expected = ["events:a x0", "events:a x1", "events:a z0"]
             assert_collected_eventually(job, out, values(expected), timeout=60)

@@ -184,6 +184,15 @@ def start(topics):
         each.close()
 
 
+def resumed(topics, start, count):
+    """Readers that were told of no partitions, as those of a job that was started without any."""
+    hidden = dict(topics.everything)
+    topics.everything.clear()
+    readers = start(count)
+    topics.everything.update(hidden)
+    return readers
+
+
 def items(emitted):
     return Counter(e[1] for mine in emitted for e in mine if not isinstance(e, Watermark))
 
@@ -212,16 +221,12 @@ def test_who_has_no_partition_yet_holds_nobody_up(topics, start):
 
 def test_what_was_found_goes_on_from_a_snapshot(topics, start):
     readers = start()
-    topics.everything |= {"b": [1], "c": [2]}
+    topics.everything.update({"b": [1], "c": [2]})
     readers.poll_until(lambda emitted: items(emitted).total() >= 2)
     saved = readers.save()
     assert {key.key for key, _ in saved} == {("partition", "b"), ("partition", "c")}
     # As when the job is resumed: the partitions are those of its first start.
-    everything, Topics.everything = Topics.everything, {}
-    again = start(3)
-    Topics.everything = everything
-    for reader in again.processors:
-        reader._reader.everything = everything
+    again = resumed(topics, start, 3)
     again.restore(saved)
     assert {key.key for key, _ in again.save()} == {("partition", "b"), ("partition", "c")}
     owners = [each for each in again.processors if each._mine]
@@ -249,17 +254,17 @@ def test_what_was_made_while_the_job_was_down_is_read_from_its_beginning(topics,
 
 def test_what_the_source_would_not_find_any_more_is_not_read(topics, start):
     readers = start()
-    topics.everything |= {"a": [1], "b": [2]}
+    topics.everything.update({"a": [1], "b": [2]})
     readers.poll_until(lambda emitted: items(emitted).total() >= 2)
     saved = readers.save()
     topics.unwanted = ("b",)
-    again = start()
+    again = resumed(topics, start, 2)
     again.restore(saved)
     assert {key.key[1] for key, _ in again.save()} == {"a"}
 
 
 def test_what_is_gone_ends(topics, start):
-    topics.everything |= {"a": [], "b": []}
+    topics.everything.update({"a": [], "b": []})
     readers = start(1)
     topics.everything["a"].append(10)
     readers.poll()
