@@ -291,8 +291,8 @@ def faults(engine, directory):
 
         def become(count):
             wait_until(lambda: running.members == count)
-            running.has_gone_on()
             members.append(running.members)
+            running.has_gone_on()
 
         def strike(name, hurt, heal, left=None):
             restarts, known = running.restarts, len(running.causes)
