@@ -79,7 +79,10 @@ class Edge:
         return self._dest
 
     def unicast(self) -> Edge:
-        """Each item to any one processor, round-robin. The default."""
+        """Each item to any one processor, on the same member to one near the sender. The default.
+
+        What is distributed goes to all in turn.
+        """
         self.routing = Routing.UNICAST
         return self
 
