@@ -245,6 +245,19 @@ TIMED = {
     "session": lambda p, stage: (
         stage.grouping_key(key_of).window(windows.session(60)).aggregate(SUM)
     ),
+    "cumulative": lambda p, stage: (
+        stage.grouping_key(key_of)
+        .window(windows.cumulative(200, 40, offset=15))
+        .aggregate(agg.max_by(lambda item: item[1]))
+    ),
+    "limited session": lambda p, stage: (
+        stage.grouping_key(key_of).window(windows.session(60, max_length=150)).aggregate(SUM)
+    ),
+    "with lateness": lambda p, stage: (
+        stage.grouping_key(key_of)
+        .window(windows.sliding(200, 40).allow_lateness(100))
+        .aggregate(SUM)
+    ),
     "map-stateful with ttl": lambda p, stage: stage.grouping_key(key_of).map_stateful(
         list,
         count_up,
