@@ -347,6 +347,8 @@ class ProcessorTasklet(Tasklet):
         if watermark is IDLE or (
             isinstance(watermark, QuietWatermark) and watermark.timestamp <= self._time
         ):
+            if watermark is IDLE and not self.processor.try_process_idle():
+                return
             if not self._passes_on(watermark):
                 return
         elif not self.processor.try_process_watermark(watermark):

@@ -549,6 +549,18 @@ def test_a_snapshot_in_the_middle_of_the_results_waits_for_the_rest():
     assert [state for _, state in saved] == [10]  # only up to where it is done
 
 
+def test_a_first_stage_keeps_nothing_back_while_nobody_waits_for_it():
+    engine = Engine(window_processor(emits_frames=True)())
+    engine.take((5, ("a", 1)), (15, ("b", 1)))
+    assert engine.call("try_process_idle")
+    assert [(frame.end, dict(frame.table)) for frame in engine.emitted()] == [
+        (10, {"a": 1}),
+        (20, {"b": 1}),
+    ]
+    assert engine.call("try_process_idle")
+    assert engine.emitted() == []
+
+
 # --- Failures -------------------------------------------------------------------------------
 
 

@@ -348,6 +348,15 @@ class SlidingWindowProcessor(EventStateProcessor):
         self._begin(watermark.timestamp)
         return self._emit() and self.outbox.offer(watermark)
 
+    def try_process_idle(self) -> bool:
+        self._begin_all_frames()
+        return self._emit()
+
+    def _begin_all_frames(self) -> None:
+        """Begin to emit all that a first stage has: the second one adds up parts of frames."""
+        if self._emits_frames and self._emitting is None and (self._frames or self._column_frames):
+            self._emitting = chain(self._frames_out(list(self._frames)), self._column_frames_out())
+
     def complete(self) -> bool:
         ends = [*self._frames, *(self._windows.frames if self._windows is not None else ())]
         if self._column_frames is not None and self._column_frames.last_end is not None:
@@ -619,11 +628,9 @@ class SlidingWindowProcessor(EventStateProcessor):
         # What is half emitted leaves before the barrier.
         if not self._emit():
             return False
-        if self._emits_frames and (self._frames or self._column_frames):
-            # So does all that a first stage has: the second one adds up parts of frames anyway.
-            self._emitting = chain(self._frames_out(list(self._frames)), self._column_frames_out())
-            if not self._emit():
-                return False
+        self._begin_all_frames()
+        if not self._emit():
+            return False
         if not self._saver.save(self.outbox, self._entries):
             return False
         later, self._later = self._later, []
