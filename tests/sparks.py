@@ -20,7 +20,7 @@ import sys
 import time
 import tomllib
 import venv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -145,12 +145,16 @@ def run(python: Path, spark: str, part: str, jobs: int) -> Result:
     # An older PySpark uses what Python has given up since, and leaves sockets to the collector.
     command += ["-W", "default"]
     try:
-        subprocess.run(command, cwd=ROOT, env=inherited, check=False, timeout=LIMIT)
+        done = subprocess.run(command, cwd=ROOT, env=inherited, check=False, timeout=LIMIT)
     except subprocess.TimeoutExpired:
         return Result(failed=("it took too long",), seconds=LIMIT)
     if not report.exists():
         return Result(failed=("pytest did not come to its end",))
-    return read_report(report, time.monotonic() - began)
+    result = read_report(report, time.monotonic() - began)
+    if done.returncode not in {0, 1}:  # it was interrupted, say
+        stopped = f"pytest ended with {done.returncode}"
+        return replace(result, failed=(*result.failed, stopped))
+    return result
 
 
 def read_report(report: Path, seconds: float) -> Result:
