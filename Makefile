@@ -37,7 +37,7 @@ test check test-sparks: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-sparks fuzz lint format docs dist bench clean
+.PHONY: help setup demo check test test-sparks fuzz soak lint format docs dist bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ format: setup ## let ruff fix and format what it can
 fuzz: setup ## random pipelines on every host against plain Python (SECONDS=600 SEED= HOSTS=)
 	@$(BIN)/python tests/fuzz/long_run.py $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(HOSTS),--hosts $(HOSTS))
+
+soak: setup ## a job on Spark for hours, with faults, and a report (HOURS=2)
+	@$(BIN)/python tests/spark/soak.py $(if $(HOURS),--hours $(HOURS))
 
 docs: $(INSTALLED_DOCS) ## build the site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
