@@ -265,8 +265,13 @@ class Verification:
             batch = table.items()
         else:
             table = None
+        images = [_image(item) for item in batch]
+        if self._case.may_change_items:
+            # Those of the case are for other conditions, too.
+            pairs = zip(batch, images, strict=True)
+            batch = [item if image is None else pickle.loads(image) for item, image in pairs]
+            images = [None] * len(batch)
         handed_over = list(batch)
-        images = [None if self._case.may_change_items else _image(item) for item in batch]
         inbox = Inbox(handed_over if table is None else table)
         while inbox:
             size = len(inbox)
