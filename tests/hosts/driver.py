@@ -294,14 +294,13 @@ def faults(engine, directory):
             members.append(running.members)
             running.has_gone_on()
 
-        def strike(name, hurt, heal, left=None):
+        def strike(name, hurt, heal, until=lambda: None):
             restarts, known = running.restarts, len(running.causes)
             began = time.monotonic()
             hurt()
             wait_until(lambda: running.restarts > restarts)
             told[name] = running.causes[known], time.monotonic() - began, LIMIT
-            if left is not None:
-                become(left)
+            until()
             heal()
 
         become(2)
@@ -312,9 +311,9 @@ def faults(engine, directory):
         running.has_gone_on()
         strike("there", lambda: ONE.lose(TWO), lambda: ONE.find(TWO))
         become(2)
-        strike("frozen", partial(signal_all, ONE, signal.SIGSTOP), thaw, 1)
+        strike("frozen", partial(signal_all, ONE, signal.SIGSTOP), thaw, running.has_gone_on)
         become(2)
-        strike("away", TWO.unplug, TWO.plug, 1)
+        strike("away", TWO.unplug, TWO.plug, lambda: become(1))
         wrong = running.finish()
     return ports, told, members, wrong
 
