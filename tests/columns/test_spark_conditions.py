@@ -12,6 +12,7 @@ from jetlet.errors import JobFailedError
 from jetlet.pipeline.expressions.expression import node_of
 from jetlet.pipeline.expressions.python_source import exact_function_of
 from jetlet.spark.catalyst.expressions import condition_of
+from jetlet.spark.launch.versions import package_version
 
 pytestmark = pytest.mark.spark
 
@@ -167,7 +168,9 @@ def test_who_else_reads_from_the_source_gets_all(spark_engine):
     assert all_of_them.items == [10]
 
 
-OTHERS = [T.CharType(3), T.VarcharType(3), T.StringType("UTF8_LCASE"), T.DecimalType(5, 2)]
+OTHERS = [T.CharType(3), T.VarcharType(3), T.DecimalType(5, 2)]
+if package_version() >= (4, 0):  # before, texts have no collations
+    OTHERS.append(T.StringType("UTF8_LCASE"))
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=str)
