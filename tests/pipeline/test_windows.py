@@ -50,7 +50,7 @@ def test_windows_are_aligned_to_1970_also_before_it(time, end):
 )
 def test_a_window_begins_at_each_multiple_of_the_slide(size, slide, frame, ends):
     window = windows.sliding(size, slide)
-    assert window.frame == window.watermark_step == frame
+    assert window.frame_length == window.watermark_step == frame
     assert window.has_gaps == (slide > size)
     found = [window.next_end(0)]
     while len(found) < len(ends):

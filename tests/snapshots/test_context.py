@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.member import MemberSnapshots
 from jetlet.snapshots.member_report import EndedProcessor
@@ -84,7 +86,8 @@ def test_all_that_have_completed_are_known_when_nobody_is_left():
         context.register()
     reports = []
     first, second = (EndedProcessor("sink", index) for index in range(2))
-    member.begin(ActiveSnapshot(1), None, reports.append)
+    nowhere = SimpleNamespace(chain=None)
+    member.begin(ActiveSnapshot(1), nowhere, reports.append)
     context.unregister(-1, -1, first)
     context.unregister(-1, -1, second)
     assert member.all_ended() == (first, second)

@@ -14,7 +14,9 @@ from jetlet.testing import (
 
 def read(p, *scripts, lag=0, idle_timeout=60_000):
     stream = scripted_stream(*scripts)
-    return p.read_from(stream).with_native_timestamps(lag, idle_timeout=idle_timeout)
+    return p.read_from(stream).with_native_timestamps(
+        lag, idle_timeout=idle_timeout, when_idle="wait"
+    )
 
 
 def key(item):

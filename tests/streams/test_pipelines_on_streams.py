@@ -16,7 +16,8 @@ from jetlet.testing import (
 )
 
 
-def read(p, *scripts, lag=0, idle_timeout=60_000, when_idle=None):
+def read(p, *scripts, lag=0, idle_timeout=60_000, when_idle="wait"):
+    # The virtual clock comes to the idle timeout at once: then all windows would be closed.
     stream = scripted_stream(*scripts)
     return p.read_from(stream).with_native_timestamps(
         lag, idle_timeout=idle_timeout, when_idle=when_idle
@@ -61,7 +62,7 @@ def test_timestamps_can_be_added_in_mid_pipeline(engine):
     p, out = Pipeline("p"), sinks.collect()
     stream = scripted_stream([*range(100), pause(10), *range(100, 200)])
     stage = p.read_from(stream).without_timestamps().map(lambda n: {"at": n})
-    timed = stage.add_timestamps(lambda item: item["at"], allowed_lag=100, idle_timeout=500)
+    timed = stage.add_timestamps(lambda item: item["at"], allowed_lag=100, when_idle="wait")
     timed.window(windows.tumbling(50)).aggregate(agg.counting()).write_to(out)
     assert_collected_eventually(engine.submit(p), out, [(0, 50, None, 50)])
 
@@ -117,7 +118,7 @@ def test_windows_close_when_all_partitions_are_idle(engine, when_idle, expected)
 def test_a_quiet_stream_closes_its_windows_as_the_clock_goes_on(engine):
     """Also windows of windows, behind stages of all kinds, and of sessions."""
     p, out = Pipeline("p"), sinks.collect()
-    stage = read(p, [Timed(5, 1), Timed(25, 2)], [Timed(7, 3)], idle_timeout=1000)
+    stage = read(p, [Timed(5, 1), Timed(25, 2)], [Timed(7, 3)], idle_timeout=1000, when_idle=None)
     tens = stage.map(abs).grouping_key(lambda n: n).window(windows.tumbling(10))
     visits = tens.aggregate(agg.counting()).window(windows.session(500))
     visits.aggregate(agg.counting()).write_to(out)
@@ -128,7 +129,7 @@ def test_event_time_goes_on_by_what_it_was_behind_when_all_was_quiet(engine):
     """What comes in time by the clock is in time; what was held back elsewhere is late."""
     p, out, late = Pipeline("p"), sinks.collect(), sinks.collect(name="late")
     script = [Timed(100_000, "a"), pause(20_000), Timed(120_000, "b"), Timed(105_000, "held"), END]
-    stage = read(p, script, idle_timeout=1000)
+    stage = read(p, script, idle_timeout=1000, when_idle=None)
     stage.window(windows.tumbling(100)).aggregate(agg.to_list(), late=late).write_to(out)
     engine.submit(p).join(60)
     assert out.items == [(100_000, 100_100, None, ["a"]), (120_000, 120_100, None, ["b"])]

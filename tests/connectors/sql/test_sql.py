@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -292,8 +293,10 @@ class TestWriting:
         monkeypatch.setattr(module, "IDLE_LIMIT_MS", 100)
         is_locked, has_ended = threading.Event(), threading.Event()
 
-        def client():
-            return SqlClient(SqlDatabase.of("test", postgresql.url), "test")
+        def run(action):
+            client = SqlClient(SqlDatabase.of("test", postgresql.url), "test")
+            with closing(client):
+                client.run(action)
 
         def insert(connection, number):
             connection.execute(text(f"INSERT INTO sales VALUES (1, 'x', {number})"))
@@ -305,13 +308,13 @@ class TestWriting:
 
         def take_over():
             assert is_locked.wait(60)
-            client().run(lambda connection: insert(connection, 2) or True)
+            run(lambda connection: insert(connection, 2) or True)
             has_ended.set()
 
         thread = threading.Thread(target=take_over)
         thread.start()
         with pytest.raises(RestartableError, match="idle-in-transaction timeout"):
-            client().run(hang)
+            run(hang)
         thread.join()
         assert postgresql.rows() == [(1, "x", 2)]
 
