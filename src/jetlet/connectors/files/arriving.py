@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -92,7 +93,8 @@ class _Share:
     """Those that were read, as long as they are there."""
     current: tuple[str, list[_Split]] | None = None
     """The file that is being read, and what is left of it."""
-    waiting: list[str] = field(default_factory=list)
+    waiting: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Those that were found and are to be read, in their order."""
     batches: Iterator[Sequence[Any]] | None = None
     skip: int = 0
     """Items of the split that were taken before the snapshot."""
@@ -174,7 +176,7 @@ class FilesReader(StreamReader[T]):
             if share is None or location in share.done or location in share.waiting:
                 continue
             if share.current is None or location != share.current[0]:
-                share.waiting.append(location)
+                share.waiting[location] = None
         for share in self._shares:
             for location in [each for each in share.done if each not in there]:
                 if now - self._gone.setdefault(location, now) >= FORGET_MS:
@@ -211,7 +213,7 @@ class FilesReader(StreamReader[T]):
     def _next_batch(self, share: _Share) -> Sequence[Any] | None:
         """What comes next in the file that is read; ``None`` if it has no more."""
         if share.current is None:
-            location = share.waiting.pop(0)
+            location, _ = share.waiting.popitem(last=False)
             splits = self._plan(location)
             share.current = location, [_Split(split) for split in splits]
         location, left = share.current
