@@ -100,6 +100,7 @@ class Soak(HostedChaos):
     def __init__(self, options, directory, database):
         super().__init__(options, directory, database)
         self._samples = Samples()
+        self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch)
 
@@ -110,14 +111,19 @@ class Soak(HostedChaos):
             self._is_over.set()
             if self._watcher.ident is not None:
                 self._watcher.join()
-            if self._samples.lines:
-                options = self._options
-                options.report.parent.mkdir(parents=True, exist_ok=True)
-                title = f"{options.hours:g} hours, {options.rate} events a second"
-                options.report.write_text(self._samples.page(title), encoding="utf-8")
-                self._say(f"the report is {options.report}")
+            if self._watcher.ident is not None:
+                self._report()
+                self._say(f"the report is {self._options.report}")
         if leaks := self._samples.leaks():
             raise ChaosError("; ".join(leaks))
+
+    def _report(self):
+        options = self._options
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{options.hours:g} hours, {options.rate} events a second"
+        with self._lock:
+            page = self._samples.page(title)
+        options.report.write_text(page, encoding="utf-8")
 
     def _say(self, text):
         super()._say(text)
@@ -136,17 +142,21 @@ class Soak(HostedChaos):
         self._await_snapshots(1)
         self._say("it runs")
         self._watcher.start()
-        for kill in self._victims():
-            time.sleep(self._options.every)
+        every, began = self._options.every, time.monotonic()
+        for number, kill in enumerate(self._victims(), 1):
+            # By the clock: a recovery does not put off the next fault, nor the end.
+            time.sleep(max(0.0, began + number * every - time.monotonic()))
             self._await_snapshots(1)
             kill()
-        time.sleep(self._options.every)
+            self._report()
+        self._await_snapshots(1)
 
     def _watch(self):
         while not self._is_over.wait(PERIOD):
-            at = time.monotonic() - self._began
-            for (measure, kind), value in self._look().items():
-                self._samples.add(at, measure, kind, value)
+            at, found = time.monotonic() - self._began, self._look()
+            with self._lock:
+                for (measure, kind), value in found.items():
+                    self._samples.add(at, measure, kind, value)
 
     def _look(self):
         found = defaultdict(float)
