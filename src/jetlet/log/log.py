@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,9 +49,12 @@ from jetlet.log.reader import (
 )
 from jetlet.log.segments import LOCK, partition_directory, segment_path
 from jetlet.log.writer import PartitionWriter, WriterOptions
+from jetlet.storage.exposure import warn_if_open_to_all
 from jetlet.storage.replacement import replace_file, sync_directory
 
 __all__ = ["Log", "Records"]
+
+logger = logging.getLogger("jetlet.log.log")
 
 Directory = str | os.PathLike[str]
 Timestamps = int | Sequence[int] | None
@@ -465,6 +469,7 @@ def _create(what: str, options: LogOptions, partitions: int) -> Any:
         # The settings come last and at once: with them, the log is there.
         content = json.dumps(settings) + "\n"
         replace_file(Path(directory, _SETTINGS), content.encode(), sync=syncs)
+    warn_if_open_to_all(logger, "the log", directory)
     return settings
 
 

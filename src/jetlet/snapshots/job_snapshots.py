@@ -28,6 +28,7 @@ from jetlet.snapshots.store import (
     open_export,
 )
 from jetlet.snapshots.writer import member_of
+from jetlet.storage.exposure import warn_if_open_to_all
 from jetlet.storage.file_systems import is_url, locate
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class JobSnapshots:
         self.awaited_since: float | None = None
         """When the newest good snapshot was complete, or the job began without any, in seconds of
         its clock; ``None`` while there is no reason to wait for one."""
-        storage, root = locate(absolute(config.snapshot_dir))
+        self._place = absolute(config.snapshot_dir)
+        storage, root = locate(self._place)
         self._signer = Signer(config.snapshot_key)
         self.store = SnapshotStore(storage, root, job_name, self._signer)
         self.exports = Exports(storage, root, self._signer)
@@ -146,6 +148,8 @@ class JobSnapshots:
             committed=self.committed,
             may_go_back=config.allow_older_snapshot or config.processing_guarantee != EXACTLY_ONCE,
         )
+        if self._is_first and not is_url(self._place):
+            warn_if_open_to_all(logger, "the directory of snapshots", self._place)
         self._is_first = False
         self.attempt = attempt
         own = attempt.restored if attempt.good_areas else None

@@ -16,6 +16,8 @@ from jetlet.errors import JobStateError, UnsupportedFeatureError
 from jetlet.jobs.config import JobConfig
 from jetlet.snapshots.job_snapshots import SnapshotStats
 from jetlet.spark.micro_batch.batch_log import BatchLog, BatchRecord
+from jetlet.storage.exposure import warn_if_open_to_all
+from jetlet.storage.file_systems import is_url
 
 logger = logging.getLogger("jetlet.job")
 
@@ -58,6 +60,8 @@ class BatchHistory:
         """Claim an epoch and find what to go on from; may block."""
         fresh = self.attempt is None and self._config.start_fresh
         self.log.begin_attempt(job_id, fresh=fresh)
+        if self.attempt is None and not is_url(self.log.directory):
+            warn_if_open_to_all(logger, "the directory of snapshots", self.log.directory)
         self.is_stopping = False
         self.attempt = BatchesSoFar(self.log.epoch, self.log.run_id, self.log.last)
         self.on_attempt(self.log.run_id)
