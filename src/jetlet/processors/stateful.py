@@ -239,7 +239,7 @@ def _loop(
         code.line(f"state = states[{global_key}]")
         call = f"{code.bind(fn)}(state, item)"
     else:
-        key = code.value(key_fn, "item")
+        key = code.call(key_fn, "item")  # in a comprehension nothing can be written before
         if key != "item":
             clauses += f" for key in ({key},)"
             key = "key"
