@@ -11,14 +11,16 @@ import datetime as dt
 import math
 import random
 import sys
+from decimal import Decimal
 
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from jetlet import col, lit, when
+from jetlet import col, it, lit, record, when
 from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
 from jetlet.core.table import Table
+from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.python_source import exact_function_of, function_of
 from jetlet.spark.catalyst.expressions import LeaveToPython as LeftToPython
 from jetlet.spark.catalyst.expressions import compiled, row_of
@@ -50,8 +52,24 @@ def _moment(chance):
     return dt.datetime(1900, 1, 1) + dt.timedelta(microseconds=microseconds)  # noqa: DTZ001
 
 
+def _instant(chance):
+    return _moment(chance).replace(tzinfo=dt.UTC)
+
+
 def _day(chance):
     return dt.date(1700, 1, 1) + dt.timedelta(chance.randrange(400 * 366))
+
+
+def _decimal(chance):
+    return Decimal(chance.choice([0, 1, -1, 10**9, chance.randint(-(10**6), 10**6)])).scaleb(-2)
+
+
+def _struct(chance):
+    return {"x": _integer(chance), "y": _text(chance) if chance.random() < 0.8 else None}
+
+
+def _list(chance):
+    return [_integer(chance) for _ in range(chance.randint(1, 3))]
 
 
 TYPES = {
@@ -66,6 +84,14 @@ TYPES = {
     "c": (_truth, pa.bool_()),
     "at": (_moment, pa.timestamp("us")),
     "day": (_day, pa.date32()),
+    "u": (lambda chance: abs(_integer(chance)), pa.uint64()),
+    "h": (lambda chance: chance.randint(-100, 100) / 8, pa.float32()),
+    "ms": (lambda chance: _moment(chance).replace(microsecond=5000), pa.timestamp("ms")),
+    "utc": (_instant, pa.timestamp("us", "UTC")),
+    "local": (_instant, pa.timestamp("us", "Europe/Berlin")),
+    "d": (_decimal, pa.decimal128(14, 2)),
+    "row": (_struct, pa.struct({"x": pa.int64(), "y": pa.string()})),
+    "list": (_list, pa.list_(pa.int64())),
 }
 
 
@@ -80,6 +106,18 @@ def random_batch(number, size):
             for name, (make, kind) in TYPES.items()
         }
     )
+
+
+def built(fallback, make, *of):
+    """What ``make`` gives of expressions, unless they do not go together, which is refused."""
+
+    def attempt(*given):
+        try:
+            return make(*given)
+        except InvalidArgumentError:
+            return fallback
+
+    return st.builds(attempt, *of)
 
 
 def numbers(depth):
@@ -98,23 +136,53 @@ def numbers(depth):
             col("day").weekday(),
         ]
     )
+    leaf |= st.sampled_from(
+        [
+            col("u"),
+            col("h"),
+            col("d"),
+            it.row.x,
+            col("list")[0],
+            col("list")[1],
+            col("list")[-1],
+            col("list").len(),
+            col("local").hour(),
+            col("local").day(),
+            col("utc").epoch_ms(),
+            col("ms").millisecond(),
+            col("utc").second(),
+            lit(Decimal("0.5")),
+            lit(-(2**63)),
+            lit(float("nan")),
+            lit(-0.0),
+        ]
+    )
     if depth == 0:
         return leaf
     inner = numbers(depth - 1)
     return (
         leaf
-        | st.builds(lambda a, b: a + b, inner, inner)
-        | st.builds(lambda a, b: a - b, inner, inner)
-        | st.builds(lambda a, b: a * b, inner, inner)
-        | st.builds(lambda a, b: a / b, inner, inner)
-        | st.builds(lambda a, b: a // b, inner, inner)
-        | st.builds(lambda a, b: a % b, inner, inner)
-        | st.builds(lambda a: -a, inner)
-        | st.builds(abs, inner)
-        | st.builds(lambda a, b: a.fill_null(b), inner, inner)
-        | st.builds(lambda a: a.cast(int), inner)
-        | st.builds(lambda a: a.cast(float), inner)
-        | st.builds(lambda c, a, b: when(c).then(a).otherwise(b), truths(depth - 1), inner, inner)
+        | built(col("i"), lambda a: a.len(), texts(depth - 1))
+        | built(col("i"), lambda a: a.cast(int), texts(depth - 1))
+        | built(col("i"), lambda a: a.cast(int), truths(depth - 1))
+        | built(col("i"), lambda a: a.cast(Decimal), inner)
+        | built(col("i"), round, inner)
+        | built(col("i"), round, inner, st.integers(-2, 3))
+        | built(col("i"), lambda a, power: a**power, inner, st.sampled_from([-1, 0, 2, 0.5]))
+        | built(col("i"), lambda a, b: a + b, inner, inner)
+        | built(col("i"), lambda a, b: a - b, inner, inner)
+        | built(col("i"), lambda a, b: a * b, inner, inner)
+        | built(col("i"), lambda a, b: a / b, inner, inner)
+        | built(col("i"), lambda a, b: a // b, inner, inner)
+        | built(col("i"), lambda a, b: a % b, inner, inner)
+        | built(col("i"), lambda a: -a, inner)
+        | built(col("i"), abs, inner)
+        | built(col("i"), lambda a, b: a.fill_null(b), inner, inner)
+        | built(col("i"), lambda a: a.cast(int), inner)
+        | built(col("i"), lambda a: a.cast(float), inner)
+        | built(
+            col("i"), lambda c, a, b: when(c).then(a).otherwise(b), truths(depth - 1), inner, inner
+        )
     )
 
 
@@ -125,38 +193,62 @@ def truths(depth):
     leaf |= st.sampled_from([col("i") == col("f"), col("s").endswith("A"), col("i").cast(bool)])
     leaf |= st.sampled_from([col("day") < dt.date(1970, 1, 1), col("f") <= col("g")])
     leaf |= st.sampled_from([col("small") > col("f"), col("f").cast(bool), col("f") != 0.5])
+    leaf |= st.sampled_from([col("d") > 1, col("utc") < col("local"), col("at") <= col("ms")])
+    leaf |= st.sampled_from([col("list").contains(1), it.row.y == "a", col("row").is_null()])
     if depth == 0:
         return leaf
-    inner, number = truths(depth - 1), numbers(depth - 1)
+    inner, number, text = truths(depth - 1), numbers(depth - 1), texts(depth - 1)
     return (
         leaf
-        | st.builds(lambda a, b: a & b, inner, inner)
-        | st.builds(lambda a, b: a | b, inner, inner)
-        | st.builds(lambda a: ~a, inner)
-        | st.builds(lambda a: a.is_null(), number)
-        | st.builds(lambda a, b: a < b, number, number)
-        | st.builds(lambda a, b: a >= b, number, number)
-        | st.builds(lambda a, b: a != b, number, number)
+        | built(col("b"), lambda a, b: a & b, inner, inner)
+        | built(col("b"), lambda a, b: a | b, inner, inner)
+        | built(col("b"), lambda a: ~a, inner)
+        | built(col("b"), lambda a: a.is_null(), number)
+        | built(col("b"), lambda a, b: a < b, number, number)
+        | built(col("b"), lambda a, b: a >= b, number, number)
+        | built(col("b"), lambda a, b: a != b, number, number)
+        | built(col("b"), lambda a, b: a == b, number, number)
+        | built(col("b"), lambda a, b: a == b, text, text)
+        | built(col("b"), lambda a, b: a < b, text, text)
+        | built(col("b"), lambda a, part: a.startswith(part), text, pieces)
+        | built(col("b"), lambda a, part: a.endswith(part), text, pieces)
+        | built(col("b"), lambda a, part: a.contains(part), text, pieces)
+        | built(col("b"), lambda a, some: a.is_in(some), number, st.lists(constants, max_size=3))
+        | built(col("b"), lambda a, some: a.is_in(some), text, st.lists(pieces, max_size=3))
     )
 
 
-words = st.sampled_from(
-    [
-        col("s").upper(),
-        col("s").lower(),
-        col("s").strip(),
-        col("t").strip("aA"),
-        col("s").replace("a", "bb"),
-        col("s")[1:3],
-        col("s")[2:],
-        col("s") + col("t"),
-        col("s").concat("-", col("t")),
-        col("i").cast(str),
-        col("s").fill_null("none"),
-        when(col("b")).then(col("s")).otherwise(col("t")),
-    ]
-)
-expressions = numbers(2) | truths(2) | words
+constants = st.sampled_from([0, 1, 3, -7, 2**53 + 1, 2**63 - 1, 0.5, -0.0, math.nan, True, None])
+pieces = st.sampled_from(["a", "A", "ß", "\u0130", "\x1c", " ", "bb", ""])
+
+
+def texts(depth):
+    leaf = st.sampled_from([col("s"), col("t"), it.row.y, lit("aB"), col("i").cast(str)])
+    if depth == 0:
+        return leaf
+    inner, number = texts(depth - 1), numbers(depth - 1)
+    places = st.none() | st.integers(-3, 4)
+    return (
+        leaf
+        | built(col("s"), lambda a: a.upper(), inner)
+        | built(col("s"), lambda a: a.lower(), inner)
+        | built(col("s"), lambda a: a.strip(), inner)
+        | built(col("s"), lambda a, some: a.strip(some), inner, pieces)
+        | built(col("s"), lambda a, old, new: a.replace(old, new), inner, pieces, pieces)
+        | built(col("s"), lambda a, start, stop: a[start:stop], inner, places, places)
+        | built(col("s"), lambda a, b: a + b, inner, inner)
+        | built(col("s"), lambda a, b: a.concat("-", b), inner, inner)
+        | built(col("s"), lambda a, b: a.fill_null(b), inner, inner)
+        | built(col("s"), lambda a: a.cast(str), number)
+        | built(
+            col("s"), lambda c, a, b: when(c).then(a).otherwise(b), truths(depth - 1), inner, inner
+        )
+    )
+
+
+whole = st.builds(lambda a, b, c: record(a=a, b=b, c=c), numbers(1), truths(1), texts(1))
+pairs = st.builds(record, numbers(1), texts(1))
+expressions = numbers(2) | truths(2) | texts(2) | whole | pairs
 batches = st.integers(0, 2**32)
 """Numbers of random batches."""
 
@@ -199,7 +291,8 @@ def check_columns(expression, table, wanted):
     False if they have left it.
     """
     tree = tree_of(expression)
-    assert can_compile(tree)
+    if not can_compile(tree):
+        return False
     try:
         found = evaluate(tree, table)
     except (LeaveToPython, pa.ArrowException, OverflowError):
