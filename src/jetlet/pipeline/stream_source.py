@@ -126,6 +126,8 @@ class StreamSource(Described, ABC, Generic[T]):
     """True if readers can ``save`` and ``restore`` positions."""
     on_error: OnError = "fail"
     """What becomes of records that cannot be read; a sink for them does not travel."""
+    has_columns: bool = False
+    """True if readers of what :meth:`in_columns` gives may poll tables."""
     discovery_ms: int | None = None
     """Milliseconds between two looks for partitions that are new or gone; ``None`` if they stay as
     they are. Such a source says with :meth:`partition_key` which partition is which."""
@@ -163,6 +165,14 @@ class StreamSource(Described, ABC, Generic[T]):
     def partition_name(self, number: int, partition: Any) -> str:
         """What a person knows a partition by; by default what a snapshot does."""
         return str(self.partition_key(number, partition))
+
+    def in_columns(self) -> StreamSource[T]:
+        """The same source for those who work on columns, if it ``has_columns``.
+
+        What its readers poll may then be a :class:`~jetlet.core.table.Table`, with the items of one
+        partition as ever. Few items cost less as a list.
+        """
+        return self
 
     @property
     def is_bounded(self) -> bool:

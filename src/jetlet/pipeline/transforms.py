@@ -270,6 +270,10 @@ class StreamSourceTransform(Transform):
     def has_timestamps(self) -> bool:
         return self.timestamps != "none"
 
+    def gives_columns(self, are_taken: bool) -> bool:
+        fn = self.timestamp_fn
+        return self.source.has_columns and (fn is None or is_for_columns(fn))
+
     def emits_events(self, takes_events: bool, are_times_wanted: bool) -> bool:
         return self.has_timestamps
 

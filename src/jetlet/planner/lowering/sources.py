@@ -37,5 +37,8 @@ def _lower_stream_source(
 ) -> None:
     policy = time_policy(transform, watermark_step(dag.graph, node))
     timestamps = Timestamps(transform.timestamps, transform.timestamp_fn, policy)
-    supplier = StreamReadSupplier(transform.source, timestamps, sides.data, sides.policy)
+    source = transform.source.in_columns() if node.in_columns else transform.source
+    supplier = StreamReadSupplier(
+        source, timestamps, sides.data, sides.policy, in_columns=node.in_columns
+    )
     dag.emit(node, dag.vertex(node, supplier))

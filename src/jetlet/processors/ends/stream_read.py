@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from jetlet.columns.times import ColumnTimes, with_times
 from jetlet.core.clock import Clock
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey
 from jetlet.core.outbox import Ordinals, Outbox
 from jetlet.core.partitioning import stable_hash
 from jetlet.core.processor import PartitionTime, Processor, ProcessorContext
+from jetlet.core.table import Table, warm_up
 from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import StreamSupplier
 from jetlet.errors import ProcessorContractError
@@ -30,6 +32,9 @@ from jetlet.processors.time.event_time import (
     timestamp_loop,
 )
 from jetlet.snapshots.context import NONE
+
+ROWS_PER_POLL: Final = 8 * 1024
+"""Items that are polled at once where they may come as columns: the more, the less each costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,11 @@ class StreamReadSupplier(StreamSupplier):
         timestamps: Timestamps,
         data_ordinals: Ordinals = None,
         policy: ErrorPolicy | None = None,
+        *,
+        in_columns: bool = False,
     ) -> None:
         self.source = source
+        self._in_columns = in_columns
         self._data_ordinals = data_ordinals
         self._policy = policy
         self.partitions: Sequence[Any] = ()
@@ -59,6 +67,8 @@ class StreamReadSupplier(StreamSupplier):
 
     def prepare(self, total_parallelism: int) -> None:
         self.partitions = self.source.partitions()
+        if self._in_columns:
+            warm_up()
 
     def traits(self) -> Traits:
         return Traits(
@@ -70,7 +80,12 @@ class StreamReadSupplier(StreamSupplier):
 
     def get(self) -> Processor:
         return StreamReadProcessor(
-            self.source, self.partitions, self.timestamps, self._data_ordinals, self._policy
+            self.source,
+            self.partitions,
+            self.timestamps,
+            self._data_ordinals,
+            self._policy,
+            in_columns=self._in_columns,
         )
 
     def batch_reader(self, batches: Iterator[Sequence[Any]]) -> Processor:
@@ -94,8 +109,11 @@ class StreamReadProcessor(BatchProcessor):
         timestamps: Timestamps,
         data_ordinals: Ordinals = None,
         policy: ErrorPolicy | None = None,
+        *,
+        in_columns: bool = False,
     ) -> None:
         super().__init__(data_ordinals)
+        self._limit = ROWS_PER_POLL if in_columns else BATCH_SIZE
         self._policy = policy or ErrorPolicy("")
         self.is_cooperative = not source.is_blocking
         self._source = source
@@ -103,6 +121,7 @@ class StreamReadProcessor(BatchProcessor):
         self._timestamps = timestamps
         if timestamps.fn is not None:
             self._times = timestamp_loop(timestamps.fn)
+            self._column_times = ColumnTimes(timestamps.fn)
         self._mine: list[Any] = []
         """Keys of its partitions. The reader knows them by their index in here."""
         self._names: list[str] = []
@@ -177,7 +196,7 @@ class StreamReadProcessor(BatchProcessor):
             return True
         if self._finder is not None and (found := self._finder.take()) is not None:
             self._take_over(found, self._reader)
-        polled = self._reader.poll(BATCH_SIZE)
+        polled = self._reader.poll(self._limit)
         if polled is None:
             self._is_at_end = True
             return True
@@ -193,7 +212,7 @@ class StreamReadProcessor(BatchProcessor):
                 self._has_begun = True
                 self.send_watermarks(watermarks.begin())
             # With as many as it was asked for it may have left out partitions.
-            has_seen_all = sum(len(each.items) for each in polled) < BATCH_SIZE
+            has_seen_all = sum(len(each.items) for each in polled) < self._limit
             watermarks.polled(clock.monotonic_ns(), has_seen_all=has_seen_all)
             for each in polled:
                 if each.items:
@@ -207,6 +226,34 @@ class StreamReadProcessor(BatchProcessor):
         return False
 
     def _send_events(self, polled: Polled[Any], clock: Clock, watermarks: WatermarkSource) -> None:
+        items = polled.items
+        highest = self._send_rows(items, polled, clock) if isinstance(items, Table) else None
+        if highest is None:
+            highest = self._send_items(polled, clock)
+        if polled.has_order:
+            self.send_watermarks(watermarks.observe(polled.partition, highest))
+        else:
+            before = self._highest.get(polled.partition, highest)
+            self._highest[polled.partition] = max(highest, before)
+
+    def _send_rows(self, table: Table, polled: Polled[Any], clock: Clock) -> int | None:
+        """Send what has come as columns; the latest time, or ``None`` if items are to be sent."""
+        kind = self._timestamps.kind
+        if kind == "function":
+            found = self._column_times.add_to(table)
+        elif kind == "ingestion":
+            found = with_times(table, [clock.time_ms()] * len(table))
+        elif polled.timestamps is not None:
+            found = with_times(table, polled.timestamps)
+        else:
+            return None
+        if found is None:
+            return None
+        self.send(found[0])
+        return found[1]
+
+    def _send_items(self, polled: Polled[Any], clock: Clock) -> int:
+        """Send items with their times, of which this is the latest."""
         kind, items = self._timestamps.kind, polled.items
         times: Sequence[int]
         if kind == "ingestion":
@@ -226,12 +273,7 @@ class StreamReadProcessor(BatchProcessor):
                 raise item_failure(items, it, self.context.vertex_name) from error
         check_times(times, items, self.context.vertex_name)
         self.send(list(zip(times, items, strict=True)))
-        highest = max(times)
-        if polled.has_order:
-            self.send_watermarks(watermarks.observe(polled.partition, highest))
-        else:
-            before = self._highest.get(polled.partition, highest)
-            self._highest[polled.partition] = max(highest, before)
+        return max(times)
 
     # --- Partitions that come and go --------------------------------------------------------
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jetlet.columns.arrow import LeaveToPython, evaluate, is_for_columns, plain_array, tree_of
-from jetlet.columns.steps import Attempts
+from jetlet.columns.times import ColumnTimes
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
@@ -61,8 +60,7 @@ class TimestampProcessor(BatchProcessor):
         super().__init__(data_ordinals)
         self._fn = plain_function(fn)
         self._times = timestamp_loop(fn)
-        self._tree = tree_of(fn) if is_for_columns(fn) else None
-        self._attempts = Attempts()
+        self._column_times = ColumnTimes(fn)
         self._time_policy = time_policy
         if time_policy is not None and time_policy.needs_clock:
             self.traits = replace(self.traits, needs_clock=True)
@@ -105,17 +103,11 @@ class TimestampProcessor(BatchProcessor):
 
     def _add_columns(self, table: Table) -> bool:
         """Give the rows of a table timestamps beside them; false if the items are to get theirs."""
-        if self._tree is None or not self._attempts.begin(table):
+        found = self._column_times.add_to(table)
+        if found is None:
             return False
-        try:
-            times = plain_array(evaluate(self._tree, table))
-            highest = _highest(times)
-        except Exception:  # the items tell which of them it was
-            self._attempts.end(has_worked=False)
-            return False
-        self._attempts.end(has_worked=True)
-        self.send(Table(table.columns, table.form, times.cast("int64")))
-        self._observe(highest)
+        self.send(found[0])
+        self._observe(found[1])
         return True
 
     def _observe(self, highest: int) -> None:
@@ -190,13 +182,3 @@ class StripProcessor(BatchProcessor):
             self.send(batch.without_times())
         else:
             self.send([event[1] for event in batch])
-
-
-def _highest(times: Any) -> int:
-    """The latest of the timestamps in a column; refuses what are none."""
-    import pyarrow.compute as pc
-    from pyarrow import types
-
-    if not types.is_integer(times.type) or times.null_count:
-        raise LeaveToPython("timestamps that are none")
-    return pc.max(times).as_py()  # type: ignore[no-any-return]
