@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.errors import JetletError
 from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import DiskTable
 from jetlet.storage.private_directory import PrivateDirectory
 
 KEYS = st.one_of(
@@ -36,6 +37,8 @@ OPERATIONS = st.lists(
         st.tuples(st.just("pop"), KEYS, st.none()),
         st.tuples(st.just("del"), KEYS, st.none()),
         st.tuples(st.just("items"), st.none(), st.none()),
+        st.tuples(st.just("frozen"), st.none(), st.none()),
+        st.tuples(st.just("peek"), st.lists(KEYS, max_size=5), st.none()),
         st.tuples(st.just("clear"), st.integers(0, 9), st.none()),
     ),
     max_size=120,
@@ -67,6 +70,11 @@ def apply(table, name, key, value):
             return "nothing"
     elif name == "items":
         return sorted(table.items(), key=repr), len(table), bool(table)
+    elif name == "frozen":
+        return dict(table.frozen() if isinstance(table, DiskTable) else table)
+    elif name == "peek":
+        found = table.peek(key) if isinstance(table, DiskTable) else table
+        return {each: found[each] for each in key if each in found}
     elif name == "clear" and key == 0:
         table.clear()
     return None
@@ -87,6 +95,37 @@ def test_table_does_what_a_dict_does(store, operations):
         assert apply(table, *operation) == apply(oracle, *operation)
     assert dict(table) == oracle
     table.drop()
+
+
+def let_all_be_written(table):
+    table.update(dict.fromkeys(range(20, 30), "others"))
+
+
+@pytest.mark.parametrize("between", range(6))
+def test_keys_of_one_hash_stay_apart_when_one_is_written_before_the_other_comes(store, between):
+    assert hash(-1) == hash(-2)
+    table = store.table()
+    table.update({-1: "first", **dict.fromkeys(range(between)), -2: "second"})
+    let_all_be_written(table)
+    assert (table.get(-1), table.get(-2)) == ("first", "second")
+    table.drop()
+
+
+def test_keys_of_one_hash_stay_apart_when_a_snapshot_has_written_one(tmp_path):
+    store = DiskStore(StateOnDisk(10_000, str(tmp_path)))
+    table = store.table()
+    table["one"] = 1
+    table.age()
+    table.age()
+    assert table.is_on_disk
+    assert -1 not in table
+    table[-2] = "second"
+    assert dict(table.frozen())[-2] == "second"
+    table[-1] = "first"
+    for _ in range(2):
+        table.age()
+    assert (table.get(-1), table.get(-2)) == ("first", "second")
+    store.close()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -187,6 +226,7 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path):
 import os, signal
 from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import DiskTable
 table = DiskStore(StateOnDisk(1, {str(tmp_path)!r})).table()
 table.update({{key: key for key in range(100)}})
 os.kill(os.getpid(), signal.SIGKILL)

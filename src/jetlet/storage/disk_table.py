@@ -152,8 +152,8 @@ class DiskTable(MutableMapping[Any, Any]):
         pairs = other.items() if isinstance(other, Mapping) else other
         make_room, is_new = self._store.make_room, self._is_new
         for key, value in chain(pairs, more.items()):
+            make_room()  # before it is looked whether there is another key with its hash on disk
             if is_new(key):
-                make_room()
                 self._add(key, value)
             else:
                 self[key] = value
@@ -312,6 +312,8 @@ class DiskTable(MutableMapping[Any, Any]):
         # What was handed out may still be changed, so it will be written again.
         self._write(self._old)
         self._write(self._young)
+        # A key that is not there may have the hash of one that is on disk only now.
+        self._absent.clear()
         return self._on_disk()
 
     def _on_disk(self) -> Iterator[tuple[Any, Any]]:
