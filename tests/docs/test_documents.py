@@ -137,6 +137,8 @@ def test_links_lead_somewhere(document):
         if file.resolve() in GENERATED:
             continue  # the builder of the site checks what is in these
         assert file.exists(), target
+        if document.is_relative_to(ROOT / "docs"):
+            assert file.resolve().is_relative_to(ROOT / "docs"), f"not on the site: {target}"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
