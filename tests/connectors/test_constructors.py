@@ -57,6 +57,14 @@ def double(x):
         (lambda: sources.items(range(1000)), "sources.items(range(0, 1000))"),
         (lambda: sources.items([1, 2, 3, 4, 5]), "sources.items([1, 2, 3, 4, ...])"),
         (lambda: sources.items(iter([1])), "sources.items(<list_iterator>)"),
+        (
+            lambda: sources.files_stream(sources.text("s3://key:secret@bucket/in")),
+            "sources.files_stream(sources.text('s3://bucket/in'))",
+        ),
+        (
+            lambda: sources.text("old.txt").then(sources.tail("new.txt")),
+            "sources.text('old.txt').then(sources.tail('new.txt'))",
+        ),
         (lambda: sinks.client(double), "sinks.client(double)"),
         (sinks.collect, "sinks.collect()"),
         (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from jetlet.pipeline.described import Described
 from jetlet.storage.file_systems import without_credentials
 
 _HIDDEN: Final = frozenset(("settings", "storage_options"))
@@ -106,6 +107,8 @@ def _shown(value: Any) -> str:
         items = [_shown(each) for each in value[:_ITEMS_SHOWN]]
         text = ", ".join([*items, "..."] if len(value) > _ITEMS_SHOWN else items)
         return f"[{text}]" if isinstance(value, list) else f"({text})"
+    if isinstance(value, Described) and value.call:
+        return value.call
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__).replace("<locals>.", "")
     return f"<{type(value).__name__}>"

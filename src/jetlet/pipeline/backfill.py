@@ -68,6 +68,7 @@ class Backfill(StreamSource[T]):
                 f"{history.name}: then({stream.name}): write the same on_error=... for both"
             )
         self.name = f"{history.name}-then-{stream.name}"
+        self.call = f"{history!r}.then({stream!r})"
         self.preferred_local_parallelism = max(
             history.preferred_local_parallelism, stream.preferred_local_parallelism
         )
