@@ -330,26 +330,29 @@ def crash(attempts, make_sink, read, *watched, on_crash=lambda processor: None):
     return job
 
 
-@examples(max_examples=150)
-@given(ATTEMPTS)
-def test_files_have_every_item_once(tmp_path_factory, read_all, attempts):
+ROLL_SIZES = st.sampled_from([None, None, 10, "1 MB"])
+
+
+@examples(max_examples=200)
+@given(ATTEMPTS, ROLL_SIZES)
+def test_files_have_every_item_once(tmp_path_factory, read_all, attempts, roll_size):
     out = tmp_path_factory.mktemp("out")
     job = crash(
         attempts,
-        lambda: sinks.text(out),
+        lambda: sinks.text(out, roll_size=roll_size),
         lambda: lines_of(out, read_all),
         (LocalStorage, *DISK),
     )
     assert not (out / f".jetlet-{job.run_id}").exists()
 
 
-@examples(max_examples=80)
-@given(ATTEMPTS)
-def test_remote_files_have_every_item_once(read_all, attempts):
+@examples(max_examples=100)
+@given(ATTEMPTS, ROLL_SIZES)
+def test_remote_files_have_every_item_once(read_all, attempts, roll_size):
     url = f"memory://{uuid.uuid4()}"
     crash(
         attempts,
-        lambda: sinks.text(url),
+        lambda: sinks.text(url, roll_size=roll_size),
         lambda: lines_of(url, read_all),
         (FsspecStorage, *DISK),
     )

@@ -64,6 +64,8 @@ class Sink(Described, ABC, Generic[T]):
     """True if its writers write columns without making items of them."""
     place: str | None = None
     """What this sink alone may write to in a job; ``None`` if it gets on with others."""
+    place_is_shared: bool = False
+    """True if other things may be in the place, such as the directory of another sink."""
 
     def begin(self, run_id: str) -> None:
         """Called once in the submitting process before anything runs; refuse bad targets here."""
@@ -127,6 +129,15 @@ class TransactionWriter(ABC, Generic[T]):
     done must not be done twice.
     """
 
+    @property
+    def holds_back(self) -> bool:
+        """True while something that was committed is yet to be shown.
+
+        Then there is a transaction for each snapshot, though it may be empty; what ``prepare`` of
+        it returns tells all that is held back, so that it is in the snapshot.
+        """
+        return False
+
     @abstractmethod
     def begin(self, transaction: TransactionId) -> None:
         """Open a transaction; none is open."""
@@ -160,6 +171,9 @@ class TransactionWriter(ABC, Generic[T]):
         Later snapshots know of it, but later writers do not. It may still be committed before.
         """
 
+    def release(self) -> None:
+        """A stream that takes no snapshots is over: show what is held back."""
+
     def interrupt(self) -> None:
         """The job is ending: make a call that waits return, or raise; from any thread."""
 
@@ -178,6 +192,14 @@ class TransactionalSink(Sink[T]):
     holds_back: bool = False
     """True if ordinary writers show nothing before the end of the job. Then transactions are used
     with every guarantee, and one after the other in streams without any."""
+
+    @property
+    def gathers(self) -> bool:
+        """True if its writers show together what several transactions have written.
+
+        A writer in micro-batches lasts for one, so these refuse it.
+        """
+        return False
 
     @abstractmethod
     def open_transactional(self, place: WriterPlace) -> TransactionWriter[T]:

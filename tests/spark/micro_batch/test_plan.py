@@ -170,3 +170,10 @@ def test_a_bounded_branch_is_refused():
     p.read_from(sources.items([1])).write_to(sinks.noop(name="other"))
     with pytest.raises(UnsupportedFeatureError, match="run it as a job of its own"):
         plan(p)
+
+
+def test_a_sink_that_gathers_batches_is_refused(tmp_path):
+    p = Pipeline()
+    stream(p).without_timestamps().write_to(sinks.text(tmp_path, roll_size="1 MB"))
+    with pytest.raises(UnsupportedFeatureError, match="a micro-batch is committed as a whole"):
+        plan(p)

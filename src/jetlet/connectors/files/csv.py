@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -21,12 +22,14 @@ from jetlet.connectors.files.lines import (
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
 from jetlet.connectors.files.text import TextOutput
 from jetlet.connectors.rows import RowShape, column_names
-from jetlet.core.arguments import check_callable, check_encoding, shortened
+from jetlet.core.arguments import check_callable, shortened
 from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.expressions.data_types import ANY, TEXT, DataType, struct_of
 from jetlet.pipeline.expressions.schemas import type_of_results
+from jetlet.storage.compression import compressing, decompressing
+from jetlet.storage.file_systems import WRITE_BUFFER, Storage
 
 T = TypeVar("T")
 
@@ -481,7 +484,7 @@ class CsvSink(FileSink[Any]):
         self._dialect = check_dialect(
             "sinks.csv", delimiter=delimiter, quotechar=quotechar, escapechar=escapechar
         )
-        self._encoding = check_encoding("sinks.csv", encoding)
+        self._encoding = self._check_encoding(encoding)
         self._header: bool | tuple[str, ...] | None = (
             header
             if header is None or isinstance(header, bool)
@@ -490,6 +493,25 @@ class CsvSink(FileSink[Any]):
 
     def encoder(self, file: BinaryIO) -> PartEncoder:
         return _CsvEncoder(TextOutput(file, self._encoding), self._header, self._dialect)
+
+    def join_pieces(
+        self, storage: Storage, pieces: Sequence[str], form: bytes, into: BinaryIO
+    ) -> None:
+        """The header, which is their form, comes once."""
+        if not form:
+            super().join_pieces(storage, pieces, form, into)
+            return
+        codec = self._compression
+        output = into if codec is None else compressing(into, codec)
+        for number, path in enumerate(pieces):
+            with storage.open_read(path) as file:
+                lines = file if codec is None else decompressing(file, codec)
+                skipped = b""
+                while number and len(skipped) < len(form):
+                    skipped += lines.read(len(form) - len(skipped))
+                shutil.copyfileobj(lines, output, WRITE_BUFFER)
+        if output is not into:
+            output.close()
 
 
 class _CsvEncoder:
@@ -503,6 +525,8 @@ class _CsvEncoder:
         self._header = header
         self._dialect = dialect | {"lineterminator": "\n"}
         self._shape: RowShape | None = None
+        self.form = b""
+        """The header, as it is in the file."""
 
     def write(self, batch: Sequence[Any]) -> None:
         head: list[Sequence[Any]] = []
@@ -510,18 +534,22 @@ class _CsvEncoder:
             self._shape, head = self._start(batch[:1][0])
         rows = [*head, *(_rows_of(batch, self._shape.names) or self._shape.rows(batch))]
         try:
-            text = self._format(rows)
-            if "\r" in text:
-                text = "".join(map(self._format_with_returns, rows))
+            text = self._rows_as_text(rows)
         except csv.Error as error:
             raise BadRecordError(
                 f"an item of {shortened(batch)} cannot be written as CSV: {error}; write "
                 "quotechar=... or escapechar=..."
             ) from error
         self._output.write(text)
+        if head:
+            self.form = self._rows_as_text(head).encode(self._output.encoding)
 
     def close(self) -> None:
         self._output.close()
+
+    def _rows_as_text(self, rows: Sequence[Sequence[Any]]) -> str:
+        text = self._format(rows)
+        return "".join(map(self._format_with_returns, rows)) if "\r" in text else text
 
     def _format(self, rows: Sequence[Sequence[Any]], **changes: Any) -> str:
         text = io.StringIO(newline="")

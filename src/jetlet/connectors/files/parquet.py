@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
@@ -24,6 +25,8 @@ from jetlet.connectors.files.partitions import PartitionBy
 from jetlet.connectors.files.sink import FileSink, Mode, PartEncoder
 from jetlet.connectors.rows import RowShape, column_names
 from jetlet.core.arguments import check_choice, shortened
+from jetlet.core.durations import Duration
+from jetlet.core.sizes import Size
 from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
@@ -31,7 +34,7 @@ from jetlet.pipeline.expressions.data_types import ANY, DataType, struct_of
 from jetlet.pipeline.expressions.schemas import arrow_type
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.source import BATCH_SIZE, TABLE_SIZE
-from jetlet.storage.file_systems import is_url, locate, without_credentials
+from jetlet.storage.file_systems import Storage, is_url, locate, without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -290,6 +293,8 @@ class ParquetSink(FileSink[Any]):
         compression: str | None = "snappy",
         mode: Mode = "overwrite",
         partition_by: PartitionBy | None = None,
+        roll_size: Size | None = None,
+        roll_interval: Duration | None = None,
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -298,6 +303,8 @@ class ParquetSink(FileSink[Any]):
             directory,
             mode=mode,
             partition_by=partition_by,
+            roll_size=roll_size,
+            roll_interval=roll_interval,
             name=name,
             storage_options=storage_options,
         )
@@ -313,6 +320,23 @@ class ParquetSink(FileSink[Any]):
 
     def encoder(self, file: BinaryIO) -> PartEncoder:
         return _ParquetEncoder(file, self._schema, self._parquet_compression)
+
+    def join_pieces(
+        self, storage: Storage, pieces: Sequence[str], form: bytes, into: BinaryIO
+    ) -> None:
+        """Their rows come in row groups of the usual size, however small they were."""
+        import pyarrow.parquet as pq
+
+        joined: _ParquetEncoder | None = None
+        for path in pieces:
+            with storage.open_read(path) as file, pq.ParquetFile(file) as parquet:
+                if joined is None:
+                    schema = parquet.schema_arrow
+                    joined = _ParquetEncoder(into, schema, self._parquet_compression)
+                for columns in parquet.iter_batches(ROWS_AT_ONCE):
+                    joined.add(columns)
+        assert joined is not None
+        joined.close()
 
 
 class _ParquetEncoder:
@@ -336,13 +360,22 @@ class _ParquetEncoder:
         columns = self._columns_of(batch) if batch.__class__ is Table else None
         if columns is not None:
             self._to_columns()
-            self._add(columns)
-            self._write_if_full()
+            self.add(columns)
             return
         self._items += batch
         if len(self._items) >= ROWS_AT_ONCE:
             self._to_columns()
             self._write_if_full()
+
+    @property
+    def form(self) -> bytes:
+        """A digest of the schema."""
+        return blake2b(str(self._schema).encode(), digest_size=8).digest()
+
+    def add(self, columns: pa.RecordBatch) -> None:
+        """Write rows that have the schema of the file."""
+        self._add(columns)
+        self._write_if_full()
 
     def _write_if_full(self) -> None:
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:

@@ -139,6 +139,7 @@ class PartitionedWriter(SinkWriter[Any]):
         self._new_part = new_part
         self._open: OrderedDict[str, PartWriter] = OrderedDict()
         self._finished: list[StagedName] = []
+        self._forms: list[bytes] = []
         self._count = 0
 
     def write(self, batch: Sequence[Any]) -> None:
@@ -157,14 +158,16 @@ class PartitionedWriter(SinkWriter[Any]):
         return part
 
     def _finish(self, directory: str, part: PartWriter) -> None:
-        self._finished += [(directory, name) for _, name in part.finish().files]
+        written = part.finish()
+        self._finished += [(directory, name) for _, name in written.files]
+        self._forms += written.forms
 
     def finish(self) -> Any:
         from jetlet.connectors.files.sink import WrittenPart
 
         while self._open:
             self._finish(*self._open.popitem(last=False))
-        return WrittenPart(self._writer_id, tuple(self._finished))
+        return WrittenPart(self._writer_id, tuple(self._finished), tuple(self._forms))
 
     def abort(self) -> None:
         while self._open:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +35,25 @@ from jetlet.connectors.files.partitions import (
     Partitioning,
     is_partition,
 )
+from jetlet.connectors.files.rolling import RollPolicy
 from jetlet.connectors.staging import StagedFile, stem
-from jetlet.core.arguments import check_choice, check_name
+from jetlet.core.arguments import check_choice, check_encoding, check_name
+from jetlet.core.durations import Duration
+from jetlet.core.sizes import Size
 from jetlet.errors import InvalidArgumentError, JobFailedError, OutputExistsError
 from jetlet.pipeline.sink import SinkWriter, TransactionalSink, TransactionId, WriterPlace
 from jetlet.storage.compression import ENDINGS, check_codec, compressing
-from jetlet.storage.file_systems import Entry, Storage, is_url, locate, without_credentials
+from jetlet.storage.file_systems import (
+    WRITE_BUFFER,
+    Entry,
+    Storage,
+    is_url,
+    locate,
+    without_credentials,
+)
 
 if TYPE_CHECKING:
+    from jetlet.connectors.files.rolling import Gathered
     from jetlet.connectors.files.transactions import FileTransactionWriter
 
 T = TypeVar("T")
@@ -55,6 +67,8 @@ class SinkOptions(TypedDict, total=False):
     compression: str | None
     mode: Mode
     partition_by: PartitionBy | None
+    roll_size: Size | None
+    roll_interval: Duration | None
     name: str | None
     storage_options: Mapping[str, Any] | None
 
@@ -85,6 +99,8 @@ class WrittenPart:
 
     writer_id: str
     files: tuple[StagedName, ...]
+    forms: tuple[bytes, ...] = ()
+    """Of each file what it has in common with those that it can be joined with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,8 @@ class FileSink(TransactionalSink[T]):
         compression: str | None = None,
         mode: Mode = "overwrite",
         partition_by: PartitionBy | None = None,
+        roll_size: Size | None = None,
+        roll_interval: Duration | None = None,
         name: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -132,19 +150,36 @@ class FileSink(TransactionalSink[T]):
         # A relative path means the directory that the sink was made in, also elsewhere.
         self._location = given if is_url(given) else os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111
         self.place = without_credentials(self._location).rstrip("/") or "/"
+        self.place_is_shared = mode == "append"
         self._extension = self.extension + (ENDINGS[compression] if compression else "")
         self._mode = mode
         self._partitioning = (
             None if partition_by is None else Partitioning(self._what, partition_by)
         )
+        self.roll_policy = RollPolicy.of(self._what, roll_size, roll_interval)
         self._options = storage_options
         title = self.kind.replace("_", "-")
         self.name = check_name(self._what, name) or f"{title}-sink({self._given})"
         self.is_blocking = is_url(given)
 
+    @property
+    def gathers(self) -> bool:
+        return self.roll_policy is not None
+
     @abstractmethod
     def encoder(self, file: BinaryIO) -> PartEncoder:
         """The format's encoder for a new part file."""
+
+    def join_pieces(
+        self, storage: Storage, pieces: Sequence[str], form: bytes, into: BinaryIO
+    ) -> None:
+        """Write one file of several of the same form, which its encoders have told.
+
+        Lines can stand one behind the other, and so can what all codecs make of them.
+        """
+        for path in pieces:
+            with storage.open_read(path) as file:
+                shutil.copyfileobj(file, into, WRITE_BUFFER)
 
     def begin(self, run_id: str) -> None:
         storage, target = self.locate()
@@ -208,8 +243,10 @@ class FileSink(TransactionalSink[T]):
         return PartitionedWriter(writer_id, self._partitioning, part)
 
     def open_transactional(self, place: WriterPlace) -> FileTransactionWriter[T]:
-        from jetlet.connectors.files.transactions import FileTransactionWriter
+        from jetlet.connectors.files.transactions import FileTransactionWriter, RollingWriter
 
+        if self.roll_policy is not None:
+            return RollingWriter(self, place, self.roll_policy)
         return FileTransactionWriter(self, place)
 
     def part_of(self, transaction: TransactionId, first: int, name: str) -> str:
@@ -218,13 +255,14 @@ class FileSink(TransactionalSink[T]):
         number = name.removeprefix(_file_name(stem(transaction))).removesuffix(self._extension)
         return f"part-{stem(transaction, first)}{number.replace('.', '-')}-{run}{self._extension}"
 
-    def commit_last(self, run_id: str, vertex: str, prepared: Sequence[StagedFile]) -> None:
+    def commit_last(
+        self, run_id: str, vertex: str, prepared: Sequence[StagedFile | Gathered]
+    ) -> None:
         from jetlet.connectors.files.transactions import Publication
 
         storage, target = self.locate()
         publication = Publication(self, storage, target)
-        for each in prepared:
-            publication.publish(each)
+        publication.publish_all(prepared)
         publication.replace(run_id)
         storage.sync_directory(target)
         if storage.stat(storage.join(target, SUCCESS)) is None:
@@ -269,6 +307,17 @@ class FileSink(TransactionalSink[T]):
         storage.remove_tree(self.staging(storage, target, run_id))
         for directory in reversed(begun.created):
             storage.remove_directory(directory)
+
+    def _check_encoding(self, encoding: str) -> str:
+        """The encoding of text; refuses one whose mark would come in the middle of a file."""
+        checked = check_encoding(self._what, encoding)
+        if self.roll_policy is not None and "".encode(checked):
+            raise InvalidArgumentError(
+                f"{self._what}: encoding={encoding!r} begins with a mark, so files cannot be "
+                "joined: write one without, such as 'utf-16-le', or leave roll_size and "
+                "roll_interval out"
+            )
+        return checked
 
     def _check_target(self, entries: list[Entry]) -> None:
         if self._mode == "append":
@@ -373,7 +422,8 @@ class PartWriter(SinkWriter[Any]):
         if self._stream is not None:
             self._stream.close()
         self._storage.close_durably(self._file)
-        return WrittenPart(self._writer_id, (("", self._file_name),))
+        form = getattr(self._encoder, "form", b"")
+        return WrittenPart(self._writer_id, (("", self._file_name),), (form,))
 
     def abort(self) -> None:
         if self._file is None:

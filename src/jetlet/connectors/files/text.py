@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, Unpack, overload
 from jetlet.connectors.files.input import FileSource, FileSplit, LineOptions, Path, Paths
 from jetlet.connectors.files.lines import is_splittable, read_text, shown, split_lines
 from jetlet.connectors.files.sink import FileSink, PartEncoder, SinkOptions
-from jetlet.core.arguments import check_callable, check_encoding, shortened
+from jetlet.core.arguments import check_callable, shortened
 from jetlet.errors import BadRecordError
 from jetlet.pipeline.functions import call_each
 from jetlet.pipeline.source import BATCH_SIZE
@@ -107,7 +107,7 @@ class TextSink(FileSink[Any]):
         super().__init__(directory, **options)
         check_callable("sinks.text: to_str", to_str)
         self._to_str = to_str
-        self._encoding = check_encoding("sinks.text", encoding)
+        self._encoding = self._check_encoding(encoding)
 
     def encoder(self, file: BinaryIO) -> PartEncoder:
         return _TextEncoder(TextOutput(file, self._encoding), self._to_str)
@@ -118,6 +118,7 @@ class TextOutput:
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:
         self._file = file
+        self.encoding = encoding
         self._encode = codecs.getincrementalencoder(encoding)().encode
 
     def write(self, text: str) -> None:

@@ -88,14 +88,29 @@ class TransactionalWriteProcessor(Processor):
     def process(self, ordinal: int, inbox: Inbox) -> None:
         writer = self._recovered()
         if self._open_since is None:
-            at = self._place
-            writer.begin(TransactionId(at.run_id, at.vertex, self._number, at.index, at.attempt))
-            self._number += 1
-            self._open_since = self.context.clock.monotonic_ns()
+            self._begin(writer)
         writer.write(inbox.items())
         inbox.clear()
 
+    def _begin(self, writer: TransactionWriter[Any]) -> None:
+        at = self._place
+        writer.begin(TransactionId(at.run_id, at.vertex, self._number, at.index, at.attempt))
+        self._number += 1
+        self._open_since = self.context.clock.monotonic_ns()
+
+    def _prepared(self) -> list[Any]:
+        """The open transaction, closed; what the writer holds back asks for one, too."""
+        writer = self._recovered()
+        if self._open_since is None and writer.holds_back:
+            self._begin(writer)
+        if self._open_since is None:
+            return []
+        self._open_since = None
+        return [writer.prepare()]
+
     def try_process(self) -> bool:
+        if self._rolls and self._open_since is None and self._recovered().holds_back:
+            self._begin(self._recovered())
         if self._rolls and self._open_since is not None:
             if self.context.clock.monotonic_ns() - self._open_since >= ROLL_NS:
                 self._publish()
@@ -110,11 +125,8 @@ class TransactionalWriteProcessor(Processor):
     def complete(self) -> bool:
         # Nobody knows yet whether those that wait for a snapshot will be committed with it. At the
         # end of the job that is done again.
-        last = list(self._pending)
+        last = [*self._pending, *self._prepared()]
         writer = self._recovered()
-        if self._open_since is not None:
-            self._open_since = None
-            last.append(writer.prepare())
         for prepared in last:
             writer.keep(prepared)
         self.context.report(LastTransactions(self._place.vertex, last))
@@ -131,9 +143,11 @@ class TransactionalWriteProcessor(Processor):
         if writer is None:
             return
         try:
-            if self._open_since is not None and self._rolls and not self.context.takes_snapshots:
+            if self._rolls and not self.context.takes_snapshots:
                 # Streams end by being cancelled, and nothing was promised but to do what we can.
-                writer.commit(writer.prepare())
+                if self._open_since is not None:
+                    writer.commit(writer.prepare())
+                writer.release()
         finally:
             writer.close()
 
@@ -141,10 +155,7 @@ class TransactionalWriteProcessor(Processor):
 
     def snapshot_commit_prepare(self) -> bool:
         if self._entry is None:
-            writer = self._recovered()
-            if self._open_since is not None:
-                self._open_since = None
-                self._pending.append(writer.prepare())
+            self._pending += self._prepared()
             # To all: if there are more or fewer processors then, each can tell what is its part.
             key = BroadcastKey(("transactions", self._place.index))
             self._entry = (key, (self._number, self._kind, tuple(self._pending)))

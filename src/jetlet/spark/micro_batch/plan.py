@@ -13,6 +13,7 @@ from typing import Any
 from jetlet.core.dag import DAG
 from jetlet.core.vertex import StreamSupplier, Vertex, check_saves
 from jetlet.errors import UnsupportedFeatureError
+from jetlet.pipeline.sink import TransactionalSink
 from jetlet.spark.batch.fragment_spec import spans_batches
 from jetlet.spark.batch.fragments import Fragment, cut, is_broadcast
 from jetlet.spark.stream_frames import BatchFrameSupplier, SparkStreamSource, spark_stream
@@ -27,6 +28,7 @@ class BatchPlan:
         behind = _behind(self.dag, self.dag[self.stream_vertex])
         _check_rest(dag, behind)
         _check_clocks(dag)
+        _check_sinks(dag)
         check_saves(dag, "with each micro-batch, since each has processors of its own")
         source = self.dag[self.stream_vertex]
         numbered = [v for v in self.dag.vertices if v.traits.needs_index or spans_batches(v)]
@@ -63,6 +65,18 @@ def _stream_of(dag: DAG) -> tuple[str, SparkStreamSource[Any]]:
             f"first.unionByName(second))"
         )
     return found[0]
+
+
+def _check_sinks(dag: DAG) -> None:
+    """Refuse sinks whose writers have to last."""
+    for vertex in dag:
+        sink = None if vertex.hook is None else vertex.hook.sink
+        if isinstance(sink, TransactionalSink) and sink.gathers:
+            raise UnsupportedFeatureError(
+                f"{sink!r}: roll_size and roll_interval gather what several transactions write, "
+                f"and a micro-batch is committed as a whole: leave them out, and write "
+                f"sources.spark_stream(..., interval=...) for fewer files"
+            )
 
 
 def _with_batches(vertex: Vertex) -> Vertex:
