@@ -206,8 +206,14 @@ def test_two_sinks_in_one_place_are_refused(pairs):
 
 def test_one_sink_for_several_stages_and_places_beside_each_other_are_fine():
     shared = sinks.csv("out")
-    p = writing((None, shared), (shared, sinks.csv("out/bad")), (None, sinks.csv("out2")))
+    p = writing((None, shared), (shared, sinks.csv("out-bad")), (None, sinks.csv("out2")))
     assert p.plan()
+
+
+def test_sink_in_the_directory_of_another_is_refused_unless_that_takes_others():
+    with pytest.raises(PlanningError, match=r"'out/bad'.* writes into .*'out'.* mode='append'"):
+        writing((sinks.csv("out/bad"), sinks.csv("out"))).plan()
+    assert writing((sinks.csv("out/bad"), sinks.csv("out", mode="append"))).plan()
 
 
 STEPS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 from jetlet.errors import InvalidArgumentError, MissingSinkError, PlanningError
@@ -35,7 +36,7 @@ def check(graph: Graph, pipeline: Pipeline) -> None:
 
 
 def check_places(graph: Graph, pipeline: Pipeline) -> None:
-    """Refuse two sinks of which each would replace what the other writes."""
+    """Refuse two sinks of which each would replace, or not know, what the other writes."""
     found: dict[str, Sink[Any]] = {}
     for sink in (sink for node in graph.nodes for sink in node.transform.sinks):
         if not isinstance(sink, Sink) or sink.place is None:
@@ -46,6 +47,13 @@ def check_places(graph: Graph, pipeline: Pipeline) -> None:
                 f"pipeline {pipeline.name!r}: {other!r} and {sink!r} write to the same place, and "
                 f"each would replace what the other has written: make one sink, and write both "
                 f"stages to it, or name two places"
+            )
+    for inner, outer in permutations(found, 2):
+        if inner.startswith(outer.rstrip("/") + "/") and not found[outer].place_is_shared:
+            raise PlanningError(
+                f"pipeline {pipeline.name!r}: {found[inner]!r} writes into the directory of "
+                f"{found[outer]!r}, where the next run would find it and refuse to replace what is "
+                f"not its own: name two places beside each other, or write mode='append'"
             )
 
 
