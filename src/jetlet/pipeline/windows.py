@@ -291,6 +291,8 @@ class CalendarDayWindow(FrameWindow):
             return time - time % _DAY, time - time % _DAY + _DAY
         zone = _zone(self.zone)
         day = (_EPOCH + timedelta(milliseconds=time)).astimezone(zone).date()
+        if time >= _midnight(day + timedelta(days=1), zone):
+            day += timedelta(days=1)  # it has begun already, before clocks were set back behind it
         return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby
 from zoneinfo import ZoneInfo
 
@@ -410,6 +410,18 @@ def test_days_on_which_clocks_are_changed():
         start, end = days.frame_at(int(noon.timestamp()) * 1000)
         hours[day] = (end - start) // HOUR
     assert hours == {"2024-03-30": 24, "2024-03-31": 23, "2024-10-27": 25}
+
+
+def test_a_day_does_not_end_twice_where_clocks_are_set_back_over_midnight():
+    """In Newfoundland until 2011: at one past midnight it was one past eleven again."""
+    days = calendar_days("America/St_Johns")
+    start, end = days.frame_at(int(datetime(2010, 11, 6, 12, tzinfo=UTC).timestamp()) * 1000)
+    assert end - start == 24 * HOUR
+    next_day = (end, end + 25 * HOUR)
+    for minutes in (0, 1, 30, 61, 24 * 60, 25 * 60 - 1):
+        assert days.frame_at(end + minutes * 60_000) == next_day
+    assert days.frame_at(end - 1) == (start, end)
+    assert days.start_of(end + 25 * HOUR) == end
 
 
 def test_no_calendar_goes_as_far_as_time():
