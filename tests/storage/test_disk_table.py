@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from heapq import heappop, heappush
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.errors import JetletError
+from jetlet.storage import disk_table
 from jetlet.storage.disk_store import DiskStore
 from jetlet.storage.disk_table import DiskTable
 from jetlet.storage.private_directory import PrivateDirectory
@@ -38,6 +40,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("del"), KEYS, st.none()),
         st.tuples(st.just("items"), st.none(), st.none()),
         st.tuples(st.just("frozen"), st.none(), st.none()),
+        st.tuples(st.just("keys"), st.none(), st.none()),
         st.tuples(st.just("peek"), st.lists(KEYS, max_size=5), st.none()),
         st.tuples(st.just("clear"), st.integers(0, 9), st.none()),
     ),
@@ -72,6 +75,8 @@ def apply(table, name, key, value):
         return sorted(table.items(), key=repr), len(table), bool(table)
     elif name == "frozen":
         return dict(table.frozen() if isinstance(table, DiskTable) else table)
+    elif name == "keys":
+        return set(table) <= set(table.keys_in_turn() if isinstance(table, DiskTable) else table)
     elif name == "peek":
         found = table.peek(key) if isinstance(table, DiskTable) else table
         return {each: found[each] for each in key if each in found}
@@ -85,6 +90,11 @@ def store(tmp_path):
     with_little = DiskStore(StateOnDisk(1, str(tmp_path)))
     yield with_little
     with_little.close()
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(disk_table, "AT_ONCE", 2)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -161,6 +171,27 @@ def test_deadlines_come_in_order(store, times):
     assert not near
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(KEYS, max_size=30), st.lists(st.tuples(KEYS, st.integers(0, 3)), max_size=60))
+def test_keys_come_in_turn_whatever_becomes_of_others(store, small_steps, keys, meanwhile):
+    table = store.table()
+    table.update(dict.fromkeys(keys, "first"))
+    staying = set(keys)
+    found, rest = set(), table.keys_in_turn()
+    for key, what in meanwhile:
+        if what == 0:
+            table.pop(key, None)
+            staying.discard(key)
+        elif what == 1:
+            table[key] = "second"
+        elif what == 2:
+            table.get(key)
+        else:
+            found.update(islice(rest, 1))
+    assert staying <= found | set(rest)
+    table.drop()
+
+
 def test_iterating_shows_what_was_there_when_it_began(store):
     table = store.table()
     table.update({key: [key] for key in range(100)})
@@ -225,6 +256,7 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path):
     code = f"""
 import os, signal
 from jetlet.core.state_on_disk import StateOnDisk
+from jetlet.storage import disk_table
 from jetlet.storage.disk_store import DiskStore
 from jetlet.storage.disk_table import DiskTable
 table = DiskStore(StateOnDisk(1, {str(tmp_path)!r})).table()

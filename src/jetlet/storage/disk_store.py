@@ -137,9 +137,9 @@ class DiskStore:
             place = self._place.directory or "the directory for temporary files"
             raise RestartableError(f"state cannot be written to {place}: {error}") from error
 
-    def entries(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What begins so at this moment, in order."""
-        entries: Any = self.db.items(from_key=prefix)
+    def entries(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """What begins so at this moment, in order; with ``start`` from that key on."""
+        entries: Any = self.db.items(from_key=prefix if start is None else start)
         return takewhile(lambda entry: entry[0].startswith(prefix), entries)
 
     def close(self) -> None:

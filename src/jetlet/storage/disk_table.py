@@ -34,6 +34,8 @@ __all__ = ["DiskTable"]
 
 _MISSING: Final[Any] = object()
 _MASK: Final = (1 << 64) - 1
+AT_ONCE: Final = 256
+"""Entries that are read at once where only their keys matter."""
 _PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, NoneType})
 """Types of values that cannot be changed in place."""
 
@@ -306,6 +308,25 @@ class DiskTable(MutableMapping[Any, Any]):
             entry for entry in self._on_disk() if entry[0] not in in_memory and entry[0] not in gone
         )
         return chain(in_memory.items(), others)
+
+    def keys_in_turn(self) -> Iterator[Any]:
+        """All keys that are there now and stay, some of them twice; others may be among them.
+
+        Nothing is held meanwhile but the keys of what is not on disk yet.
+        """
+        unsure = self._new | self._crowded
+        in_memory = [key for key in chain(self._old, self._young) if hash(key) in unsure]
+        return chain(in_memory, self._keys_on_disk() if self.is_on_disk else ())
+
+    def _keys_on_disk(self) -> Iterator[Any]:
+        start = prefix = self._prefix
+        while start:
+            # An iterator of RocksDB's keeps what has been overwritten since it began.
+            entries = list(islice(self._store.entries(prefix, start), AT_ONCE))
+            for _, data in entries:
+                for key, _value in _pairs(pickle.loads(data)):
+                    yield key
+            start = entries[-1][0] + b"\0" if len(entries) == AT_ONCE else b""
 
     def frozen(self) -> Iterator[tuple[Any, Any]]:
         """The same as they are now, whatever becomes of the values meanwhile."""

@@ -61,8 +61,9 @@ class FarDeadlines:
         from rocksdict import WriteBatch
 
         batch = WriteBatch(raw_mode=True)
+        # Not from the beginning: RocksDB would go over all that was there before.
+        entries = self._store.entries(self._prefix, self._place(*self._first))
         self._first = None
-        entries = self._store.entries(self._prefix)
         for place, data in islice(entries, max(1, self._limit // 4)):
             heap.append(pickle.loads(data))
             batch.delete(place)

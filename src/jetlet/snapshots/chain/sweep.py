@@ -37,7 +37,7 @@ class Sweep:
         """Find out which keys there are, in steps, between which the state must not change."""
         for name, table in processor.tables.items():
             if isinstance(table, DiskTable):
-                self._left.append((name, iter(table)))
+                self._left.append((name, table.keys_in_turn()))
                 continue
             keys: list[Any] = []
             rest = iter(table)
