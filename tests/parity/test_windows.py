@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from jetlet import Pipeline, agg, sinks, sources, windows
-from jetlet.testing import END, Timed, scripted_stream
+from jetlet.testing import END, Timed, pause, scripted_stream
 
 EVENTS = [(n * 7919 % 5000, f"k{n * n % 17}", n) for n in range(2000)]
 """Time, key, number; in no order at all."""
@@ -22,6 +22,8 @@ WINDOWS = {
     "calendar": windows.calendar_days("Asia/Kathmandu"),
     "early": windows.tumbling(500).early_results(10_000_000),
 }
+OF_THEIR_OWN = ["sliding", "sliding with lateness", "limited session", "cumulative", "calendar"]
+"""Those that are worked out each in a way of its own."""
 OPERATIONS = {
     "count-and-sum": (
         agg.all_of(agg.counting(), agg.summing(lambda e: e[2])),
@@ -90,7 +92,8 @@ def test_every_window_by_key(engine):
     keyed = timed(p).grouping_key(lambda e: e[1])
     cases = [(name, kind) for name in WINDOWS for kind in OPERATIONS]
     if not engine.runs_here:
-        cases = [("sliding", "count-and-sum"), ("odd", "no-deduct"), ("session", "no-deduct")]
+        cases = [(name, "count-and-sum") for name in OF_THEIR_OWN]
+        cases += [("odd", "no-deduct"), ("session", "no-deduct")]
     for name, kind in cases:
         out[name, kind] = sinks.collect(name=f"{name} {kind}")
         stage = keyed.window(WINDOWS[name]).aggregate(OPERATIONS[kind][0])
@@ -205,6 +208,49 @@ def test_windows_of_no_items(engine):
     engine.run(p)
 
     assert out.items == []
+
+
+def script_of(events):
+    return [*(Timed(event[0], event) for event in events), END]
+
+
+def test_every_window_of_a_stream(streaming_engine):
+    p, out = Pipeline("of a stream"), {}
+    streams = scripted_stream(*(script_of(sorted(EVENTS)[part::3]) for part in range(3)))
+    keyed = p.read_from(streams).with_native_timestamps(100).grouping_key(lambda e: e[1])
+    operation, expected = OPERATIONS["count-and-sum"]
+    names = [*OF_THEIR_OWN, "offset", "early"]
+    for name in names:
+        out[name] = sinks.collect(name=name)
+        keyed.window(WINDOWS[name]).aggregate(operation).write_to(out[name])
+
+    streaming_engine.run(p)
+
+    for name in names:
+        assert as_dict(out[name].items) == oracle(WINDOWS[name], expected, EVENTS), name
+
+
+def test_late_items_are_in_the_last_revision_of_their_window(streaming_engine):
+    """How often a result is revised depends on who is how far."""
+    p, out, late = Pipeline("late"), sinks.collect(), sinks.collect(name="late")
+    scripts = [script_of(EVENTS[part::3]) for part in range(3)]
+    for script in scripts:
+        script[100:100] = [pause(1)]  # what follows is late
+    streams = p.read_from(scripted_stream(*scripts)).with_native_timestamps()
+    keyed = streams.grouping_key(lambda e: e[1])
+    window = windows.sliding(1000, 250).allow_lateness(5000)
+    keyed.window(window).aggregate(agg.counting(), late=late).write_to(out)
+
+    streaming_engine.run(p)
+
+    last = {}
+    for result in out.items:
+        before = last.get(tuple(result)[:3])
+        assert before is None or before.revision < result.revision
+        last[tuple(result)[:3]] = result
+    assert as_dict(last.values()) == oracle(window, len, EVENTS)
+    assert late.items == []
+    assert len(out.items) > len(last)
 
 
 def test_windows_of_a_stream_that_ends(engine):

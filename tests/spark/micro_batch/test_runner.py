@@ -124,6 +124,15 @@ class AllKinds:
         self.collect("tumbling", keyed.window(windows.tumbling(200)).aggregate(summed))
         self.collect("sliding", keyed.window(windows.sliding(300, 100)).aggregate(summed))
         self.collect("session", keyed.window(windows.session(60)).aggregate(summed))
+        self.collect("limited", keyed.window(windows.session(60, max_length=90)).aggregate(summed))
+        growing = windows.cumulative(400, 100, offset=50)
+        self.collect("cumulative", keyed.window(growing).aggregate(summed))
+        offset = windows.tumbling(200, offset=30)
+        self.collect("offset", keyed.window(offset).aggregate(summed))
+        days = windows.calendar_days("Asia/Kathmandu")
+        self.collect("days", keyed.window(days).aggregate(summed))
+        revising = windows.sliding(300, 100).allow_lateness(LAG)
+        self.collect("revising", keyed.window(revising).aggregate(summed))
         self.collect("global", events.window(windows.tumbling(200)).aggregate(agg.counting()))
         self.collect("rolling", keyed.rolling_aggregate(agg.summing(lambda e: e["value"])))
         self.collect("stateful", keyed.map_stateful(list, number_of))
@@ -228,6 +237,9 @@ def test_events_are_late_behind_what_the_batches_before_have_closed(engine, inbo
     stage = p.read_from(inbox.source()).with_timestamps(lambda e: e["time"])
     windowed = stage.window(windows.tumbling(1000))
     windowed.aggregate(agg.counting(), late=late).write_to(counts)
+    revised = sinks.collect(name="revised")
+    revising = stage.window(windows.tumbling(1000).allow_lateness(700))
+    revising.aggregate(agg.counting(), name="revising").write_to(revised)
     engine.submit(p).join()
     assert [(window.start, window.result) for window in sorted(counts.items)] == [
         (0, 2),
@@ -235,6 +247,13 @@ def test_events_are_late_behind_what_the_batches_before_have_closed(engine, inbo
         (2000, 2),
     ]
     assert sorted(item["time"] for item in late.items) == [950, 1900]
+    assert sorted((w.start, w.result, w.revision) for w in revised.items) == [
+        (0, 2, 0),
+        (0, 3, 1),
+        (1000, 2, 0),
+        (1000, 3, 1),
+        (2000, 2, 0),
+    ]
 
 
 def batch_up(ctx, state, event):
