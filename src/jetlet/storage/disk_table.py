@@ -310,13 +310,15 @@ class DiskTable(MutableMapping[Any, Any]):
         return chain(in_memory.items(), others)
 
     def keys_in_turn(self) -> Iterator[Any]:
-        """All keys that are there now and stay, some of them twice; others may be among them.
+        """All keys that are there now and stay, each once; others may be among them.
 
         Nothing is held meanwhile but the keys of what is not on disk yet.
         """
         unsure = self._new | self._crowded
-        in_memory = [key for key in chain(self._old, self._young) if hash(key) in unsure]
-        return chain(in_memory, self._keys_on_disk() if self.is_on_disk else ())
+        mine = [key for key in chain(self._old, self._young) if hash(key) in unsure]
+        in_memory = frozenset(mine)
+        others = self._keys_on_disk() if self.is_on_disk else iter(())
+        return chain(mine, (key for key in others if key not in in_memory))
 
     def _keys_on_disk(self) -> Iterator[Any]:
         start = prefix = self._prefix

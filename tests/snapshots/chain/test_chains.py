@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jetlet.core.items import DONE, BroadcastKey
 from jetlet.core.partitioning import assign, partition_id
+from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.errors import SnapshotError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.queue import BoundedQueue
@@ -29,6 +30,8 @@ from jetlet.snapshots.restore import Restore, Route
 from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import Exports, SnapshotStore, open_export
 from jetlet.snapshots.writer import SnapshotWriter
+from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import DiskTable
 from jetlet.storage.file_systems import locate
 
 PARTITIONS = 271
@@ -37,10 +40,11 @@ PARTITIONS = 271
 class Tabled(Incremental):
     """State in tables that come and go: what windows and maps with state have, without the rest."""
 
-    def __init__(self, index):
+    def __init__(self, index, store=None):
         self.index = index
         self.named = {}
         self.steps = 0
+        self._new_table = dict if store is None else store.table
 
     @property
     def tables(self):
@@ -54,7 +58,9 @@ class Tabled(Incremental):
 
     def put(self, table, key, value):
         self.steps += 1
-        self.named.setdefault(table, {})[key] = value
+        if table not in self.named:
+            self.named[table] = self._new_table()
+        self.named[table][key] = value
         if self.touched is not None:
             self.touched[table][key] = None
 
@@ -65,7 +71,9 @@ class Tabled(Incremental):
 
     def drop(self, table):
         self.steps += 1
-        self.named.pop(table, None)
+        dropped = self.named.pop(table, None)
+        if isinstance(dropped, DiskTable):
+            dropped.drop()
         if self.touched is not None:
             self.touched.drop(table)
 
@@ -81,8 +89,8 @@ class Tabled(Incremental):
             if isinstance(key, BroadcastKey):
                 continue
             table, value = value
-            assert key not in self.named.setdefault(table, {}), "a key came twice"
-            self.named[table][key] = value
+            assert key not in self.named.get(table, ()), "a key came twice"
+            self.put(table, key, value)
 
     def state(self):
         return {(t, k): v for t, values in self.named.items() for k, v in values.items()}
@@ -114,8 +122,9 @@ class Outbox:
 class Member:
     """A processor, and what takes its part in snapshots."""
 
-    def __init__(self, index, epoch, since):
-        self.processor = Tabled(index)
+    def __init__(self, index, epoch, since, disk):
+        self._store = None if disk is None else DiskStore(disk)
+        self.processor = Tabled(index, self._store)
         self._snapshots = MemberSnapshots(
             SnapshotContext("exactly-once"), SnapshotWriter(index, epoch, ["state"]), since
         )
@@ -149,15 +158,18 @@ class Member:
 
     def close(self):
         self._snapshots.close()
+        if self._store is not None:
+            self._store.close()
 
 
 class Job:
     """Members in one process, and their snapshots in a store."""
 
-    def __init__(self, keep, key=None):
+    def __init__(self, keep, key=None, disk=None):
         self.storage, self.root = locate(f"memory://{uuid.uuid4()}")
         self._keep = keep
         self._signer = Signer(key)
+        self._disk = disk
         self.members = []
         self._begin(1)
 
@@ -170,7 +182,9 @@ class Job:
         is_alike = restored is not None and restored.record.members == size
         self._chains = chains_of(restored.record) if is_alike else {}
         since = min((chain[0].number for chain in self._chains.values()), default=None)
-        self.members = [Member(index, self.attempt.epoch, since) for index in range(size)]
+        self.members = [
+            Member(index, self.attempt.epoch, since, self._disk) for index in range(size)
+        ]
         self.owners = [member for member, _ in assign(PARTITIONS, size, 1)]
 
     def owner(self, key):
@@ -294,6 +308,11 @@ def small_sweeps():
         yield
 
 
+@pytest.fixture(scope="module")
+def disk_directory(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("disk"))
+
+
 def go_on(job, oracle, seed):
     """What processors do while what they have left for later is saved."""
     rng = random.Random(seed)
@@ -313,10 +332,12 @@ def go_on(job, oracle, seed):
             oracle[table, key] = [seed]
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.mark.parametrize("memory", [None, 1, 4000])
+@settings(deadline=None, max_examples=20)
 @given(steps=STEPS, keep=st.integers(1, 3))
-def test_every_snapshot_is_what_the_state_was(steps, keep):
-    job, saved, oracle = Job(keep), {}, {}
+def test_every_snapshot_is_what_the_state_was(disk_directory, memory, steps, keep):
+    disk = None if memory is None else StateOnDisk(memory, disk_directory)
+    job, saved, oracle = Job(keep, disk=disk), {}, {}
     names = count()
     for step, *args in [*steps, ("snapshot", True, 0), ("restart", 2)]:
         if step == "put":
