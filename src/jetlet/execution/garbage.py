@@ -83,7 +83,8 @@ def _enter() -> None:
         found = gc.get_threshold()
         if _jobs > 1 or not gc.isenabled() or not 0 < found[0] < YOUNG_OBJECTS:
             return
-        if gc.get_freeze_count() > FROZEN_BY_PYTHON and not _is_kept:
+        # Python counts them one by one.
+        if not _is_kept and gc.get_freeze_count() > FROZEN_BY_PYTHON:
             return
         older = (MIDDLE_AGE, OLD_AGE) if found[2] else found[1:]
         _found, _set = found, (YOUNG_OBJECTS, *older)
