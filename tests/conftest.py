@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from jetlet.errors import MissingDependencyError
+from jetlet.execution.garbage import MIDDLE_AGE, OLD_AGE, YOUNG_OBJECTS
 from jetlet.jobs.members import members_coordinator
 
 # The same examples in every run, and nobody looks at how long it takes to make or try them: on a
@@ -76,13 +77,20 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=_turn)
 
 
-def pytest_collection_finish():
-    """Leave out of the search for garbage what has been collected: modules, and ten thousand tests.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Do not look for garbage among what is collected: modules, and ten thousand tests.
 
-    Looking at all of it takes a third of a second, each time.
+    Looking at all of it takes a third of a second, each time. The threshold is that of a job, so
+    that none asks how many objects are left out of the search: Python would count them, one by one.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, MIDDLE_AGE, OLD_AGE)
 
 
 def _turn(item):
