@@ -78,6 +78,7 @@ def test_a_long_name_is_wrapped_and_kept_whole_in_the_tooltip():
         ("short", ["short"]),
         ("fused(map, filter)", ["fused(map,", "filter)"]),
         ("customers-by-city", ["customers-", "by-city"]),
+        ("fused(a, bcd)", ["fused(a,", "bcd)"]),
         ("abcdefghijklmnopqrstuvw", ["abcdefghijkl", "mnopqrstuvw"]),
         (" ", [""]),
     ],

@@ -104,7 +104,7 @@ def wrap(name: str, width: int = _MAX_LETTERS) -> list[str]:
     lines = [""]
     # Pieces end at a space, or behind one of the signs that names are made of.
     for piece in re.findall(r"[^\s,(/_.-]*[\s,(/_.-]*", name):
-        if len(lines[-1].rstrip()) + len(piece.rstrip()) > width and lines[-1]:
+        if len((lines[-1] + piece).rstrip()) > width and lines[-1]:
             lines.append("")
         lines[-1] += piece
         while len(lines[-1].rstrip()) > width:
