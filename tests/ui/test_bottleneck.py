@@ -82,7 +82,29 @@ def test_a_core_that_several_share_evenly():
     verdict = bottleneck(loads, [0.02])
 
     assert verdict.vertex == "a"
-    assert "the most of a busy core, 35%, beside `read` with 30%" in verdict.sentence
+    assert verdict.sentence.startswith("`a` and `read` take the most of a busy core, 35% and 30%:")
+
+
+def test_a_source_whose_items_wait_before_others_is_not_the_bottleneck():
+    loads = [
+        load("read", 0.55, 0.38),
+        load("stamp", 0.0, 0.99, inputs=("read",), fill=0.98),
+        load("enrich", 0.42, inputs=("stamp",), fill=0.85),
+    ]
+
+    assert bottleneck(loads, [0.01]).sentence.startswith("`read` and `enrich` take the most of a")
+
+
+def test_two_do_not_take_turns():
+    def looked(enrich, before):
+        loads = [load("read", 0.98 - enrich, 0.4), load("enrich", enrich, inputs=("read",))]
+        return bottleneck(loads, [0.01], before=before)
+
+    assert looked(0.51, None).sentence.startswith("`enrich` is the bottleneck: its calls take 51%")
+    assert looked(0.45, "enrich").sentence.startswith("`enrich` is the bottleneck: its calls take")
+    assert looked(0.45, None).vertex == "read"
+    assert looked(0.48, "read").vertex == "read"
+    assert looked(0.3, "enrich").vertex == "read"
 
 
 def test_who_waits_for_something_outside():

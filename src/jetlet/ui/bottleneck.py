@@ -20,6 +20,8 @@ FULL: Final = 0.25
 """Of several that a vertex feeds, those whose queues are fuller than this hold it up."""
 BUSY: Final = 0.5
 """Who takes this share of a core is busy."""
+STILL: Final = 0.1
+"""Who was blamed before is still to blame with so much less, lest two take turns."""
 SATURATED: Final = 0.15
 """A core that is idle for less than this share of the time has all that it can do."""
 
@@ -64,13 +66,14 @@ def bottleneck(
     *,
     is_over: bool = False,
     has_stages: bool = False,
+    before: str | None = None,
 ) -> Verdict:
     """Name what holds the job back.
 
     ``idle`` is the share of the time that each cooperative worker was asleep; empty for a job whose
     vertices run one after the other in tasks of Spark's, where nobody waits for anybody: then the
     one that takes the most time is named. ``is_over`` speaks of what was; ``has_stages`` is true
-    for a job whose figures come with its tasks.
+    for a job whose figures come with its tasks. ``before`` was blamed at the last look.
     """
     if not loads:
         return Verdict(NO_TASK if has_stages else "Nothing has run so far.")
@@ -86,16 +89,26 @@ def bottleneck(
         return _most_time(loads, words)
     by_name = {load.name: load for load in loads}
     held_up = [_Held(load, *_waiter(load, loads, by_name)) for load in loads]
-    for held in sorted(held_up, key=lambda held: -max(held.load.core, held.load.busiest)):
+
+    def slack(load: Load) -> float:
+        return STILL if load.name == before else 0.0
+
+    def weight(held: _Held) -> float:
+        return max(held.load.core, held.load.busiest) + slack(held.load)
+
+    for held in sorted(held_up, key=weight, reverse=True):
         load = held.load
         is_first = not load.inputs
-        is_to_blame = load.shares.blocked < max(PRESSURE, load.shares.busy)
-        if max(load.core, load.busiest) >= BUSY and is_to_blame and (held.by or is_first):
+        # Who reads is to blame only if it hardly ever waits for those behind it.
+        most = PRESSURE if is_first else max(PRESSURE, load.shares.busy)
+        is_busy = max(load.core, load.busiest) >= BUSY - slack(load)
+        if is_busy and load.shares.blocked < most + slack(load) and (held.by or is_first):
             if is_first and load.may_block:
                 continue  # it may well wait for its items itself
             return Verdict(_busy(held, words), load.name)
     if min(idle) < SATURATED:
-        return _shared_core(loads, words)
+        most_busy = sorted(loads, key=lambda load: -load.core)[:2]
+        return _shared_core(sorted(most_busy, key=lambda load: -load.core - slack(load)), words)
     pressed = [held for held in held_up if held.by and held.load.shares.blocked < PRESSURE]
     if pressed:
         held = max(pressed, key=lambda held: held.waits)
@@ -195,12 +208,13 @@ def _busy(held: _Held, words: _Words) -> str:
 
 
 def _shared_core(loads: Sequence[Load], words: _Words) -> Verdict:
-    first, *others = sorted(loads, key=lambda load: -load.core)
-    sentence = f"`{first.name}` {words.takes} the most of a busy core, {first.core:.0%}"
-    if others:
-        sentence += f", beside `{others[0].name}` with {others[0].core:.0%}"
+    names = " and ".join(f"`{load.name}`" for load in loads)
+    shares = " and ".join(f"{load.core:.0%}" for load in loads)
+    verb = words.take if len(loads) > 1 else words.takes
     return Verdict(
-        f"{sentence}: more members, or less to do for each item, would help.", first.name
+        f"{names} {verb} the most of a busy core, {shares}: more members, or less to do for each "
+        f"item, would help.",
+        loads[0].name,
     )
 
 
