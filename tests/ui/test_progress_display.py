@@ -39,7 +39,7 @@ class Metrics(dict):
 
     edges = ()
     containers = ()
-    workers = ()
+    workers = ({"member": 0, "name": "worker", "idle_ns": 0, "elapsed_ns": 0},)
     stages = ()
 
 
@@ -48,6 +48,7 @@ class FakeJob:
 
     def __init__(self, fan_out: int = 1, *, is_stream: bool = False) -> None:
         self.name = "fake"
+        self.has_workers = True
         self.dag = DAG("fake")
         supplier = StreamReadSupplier(None, Timestamps()) if is_stream else ReadSupplier(None)
         read = self.dag.new_vertex("read", supplier)
@@ -66,6 +67,8 @@ class FakeJob:
         )
         metrics.edges = self.edges
         metrics.stages = self.stages
+        if not self.has_workers:
+            metrics.workers = ()
         return metrics
 
 
@@ -117,6 +120,34 @@ def test_rates_are_those_of_the_last_seconds(job, clock):
     view = watch.look()
     assert view.rows[0].rate == view.rows[1].rate == view.read_rate == 750
     assert watch.look(final=True).read_rate == 950
+
+
+def test_what_tasks_of_spark_have_told_stays(job, clock):
+    job.has_workers = False
+    job.stages = [{"name": "read + map", "done": 1, "active": 1, "total": 2}]
+    watch = JobWatch(job, clock)
+    watch.look()
+    clock.now += 10
+    counts(job, 1000, 0)
+    times = {"elapsed_ns": 8, "busy_ns": 6, "blocked_ns": 0, "may_block": False}
+    job.values["map"]["processors"] = [{"processor": 0, **times}]
+    for _ in range(20):
+        clock.now += 0.5
+        view = watch.look()
+    assert view.verdict.vertex == "map"
+    assert view.rows[1].busy == 0.75
+    assert view.read_rate == 50
+    assert view.rows[1].queue_fill is view.flows[0].fill is None
+
+
+def test_micro_batches_are_seen_over_more_seconds(stream, clock):
+    stream.has_workers = False
+    watch = JobWatch(stream, clock)
+    for second in range(30):
+        clock.now = 100.0 + second
+        counts(stream, second // 5 * 5000, 0)
+        rate = watch.look().read_rate
+    assert rate == 1000
 
 
 def test_what_leaves_over_two_edges_is_read_once(clock):

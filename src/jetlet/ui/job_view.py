@@ -16,6 +16,8 @@ from jetlet.ui.bottleneck import Load, Verdict, bottleneck
 
 RATE_WINDOW = 2.0
 """Seconds that a rate is the mean of."""
+BATCH_WINDOW = 15.0
+"""The same of a stream in micro-batches, which tells something after each of them only."""
 _SLEEP = ("idle_ns", "elapsed_ns")
 _TIMES = ("elapsed_ns", "busy_ns", "blocked_ns")
 
@@ -192,6 +194,8 @@ class JobWatch:
         self._clock = clock
         self._started = clock() if started is None else started
         self._samples: deque[tuple[float, dict[Hashable, int]]] = deque()
+        self._has_workers = False
+        self._blamed: str | None = None
         dag = job.dag
         self.is_stream = any(isinstance(v.supplier, StreamSupplier) for v in dag.vertices)
         """True if it reads from a source that has no end."""
@@ -212,8 +216,13 @@ class JobWatch:
         }
 
     def look(self, *, final: bool = False) -> JobView:
-        """The job now. In the final view rates are the mean over the whole run."""
+        """The job now.
+
+        In the final view rates and shares are means over the whole run. So they are in a batch on
+        Spark, whose tasks tell something when they have ended, each of another stretch of time.
+        """
         metrics = self._job.metrics()
+        self._has_workers |= bool(metrics.workers)
         now = self._clock()
         elapsed = now - self._started
         edges = _by_edge(metrics.edges)
@@ -232,7 +241,8 @@ class JobWatch:
         for worker in metrics.workers:
             for key in _SLEEP:
                 counts[worker["member"], worker["name"], key] = worker[key]
-        seconds, before = (elapsed, {}) if final else self._since(now, counts)
+        is_mean = final or bool(metrics.stages)
+        seconds, before = (elapsed, {}) if is_mean else self._since(now, counts)
 
         def rate(key: Hashable) -> float:
             # A restart has counters begin anew.
@@ -267,7 +277,7 @@ class JobWatch:
                     rate(name),
                     m.watermark_lag,
                     late,
-                    m.queue_size / m.queue_capacity if m.queue_capacity else None,
+                    self._fill(m.queue_size, m.queue_capacity),
                     *_shares_of(loads.get(name)),
                 )
             )
@@ -276,6 +286,15 @@ class JobWatch:
             skipped += m.counters.get("skipped", 0)
             dead_letters += m.counters.get("dead_letters", 0)
             late_events += late
+        verdict = bottleneck(
+            tuple(loads.values()),
+            idle,
+            is_over=final,
+            has_stages=bool(metrics.stages),
+            before=None if final else self._blamed,
+        )
+        if not final:
+            self._blamed = verdict.vertex
         return JobView(
             name=self._job.name,
             is_stream=self.is_stream,
@@ -295,9 +314,7 @@ class JobWatch:
             skipped=skipped,
             dead_letters=dead_letters,
             late_events=late_events,
-            verdict=bottleneck(
-                tuple(loads.values()), idle, is_over=final, has_stages=bool(metrics.stages)
-            ),
+            verdict=verdict,
         )
 
     def _load(
@@ -320,7 +337,7 @@ class JobWatch:
             name,
             shares,
             self._inputs[name],
-            m.queue_size / m.queue_capacity if m.queue_capacity else None,
+            self._fill(m.queue_size, m.queue_capacity),
             core=min(1.0, shares.busy * len(times) / max(1, _cores(m, metrics.workers))),
             busiest=max(known.busy for known in each),
             processors=len(each),
@@ -341,8 +358,12 @@ class JobWatch:
                 edge.dest_ordinal,
                 0 if source is None else source.outputs.get(edge.source_ordinal, 0),
                 rate(key),
-                size / capacity if capacity else None,
+                self._fill(size, capacity),
             )
+
+    def _fill(self, size: int, capacity: int) -> float | None:
+        # The queues of tasks that have ended say nothing.
+        return size / capacity if capacity and self._has_workers else None
 
     def _since(
         self, now: float, counts: dict[Hashable, int]
@@ -350,7 +371,8 @@ class JobWatch:
         """Seconds to an earlier look, and what the counts were then."""
         samples = self._samples
         samples.append((now, counts))
-        while len(samples) > 2 and now - samples[1][0] >= RATE_WINDOW:
+        window = RATE_WINDOW if self._has_workers else BATCH_WINDOW
+        while len(samples) > 2 and now - samples[1][0] >= window:
             samples.popleft()
         then, before = samples[0]
         if then == now:
