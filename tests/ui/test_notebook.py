@@ -131,6 +131,18 @@ def test_a_job_tells_how_it_went():
     assert 'value="1.000"' in bundle["text/html"]
 
 
+def test_a_job_that_failed_has_no_bar():
+    p, stage = words()
+    stage.map(fail, name="broken").write_to(sinks.noop())
+    with EmbeddedEngine() as engine:
+        job = engine.submit(p)
+        with pytest.raises(JobFailedError):
+            job.join()
+        html = job._repr_mimebundle_()["text/html"]
+    assert "failed in vertex" in html
+    assert "<progress" not in html
+
+
 def test_an_error_begins_with_the_one_line():
     p, stage = words()
     stage.map(fail, name="broken").write_to(sinks.noop())

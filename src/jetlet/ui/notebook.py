@@ -6,6 +6,7 @@ Everything here is HTML or SVG that is made of escaped text, and needs nothing b
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import threading
 import time
@@ -258,21 +259,25 @@ class JobDisplay:
         error = self._job.error
         if error is not None:
             lines[1] = str(error).splitlines()[0] if str(error) else type(error).__name__
-        share = _done(view, is_over=self._job.status.is_final)
         first, second = map(escape, lines)
-        value = "" if share is None else f' value="{share:.3f}"'
-        bar = f'<progress style="width:min(28em,100%)" max="1"{value}></progress>'
-        html = f'<div style="line-height:1.5"><b>{first}</b><br>{bar}<br>{second}</div>'
+        second = re.sub("`(.*?)`", r"<code>\1</code>", second)
+        html = f'<div style="line-height:1.5"><b>{first}</b><br>{self._bar(view)}{second}</div>'
         return {"text/plain": "\n".join(lines), "text/html": html}
+
+    def _bar(self, view: JobView) -> str:
+        status = self._job.status
+        if status.is_final and status.value != "completed":
+            return ""  # nothing will get further
+        share = 1.0 if status.is_final else _done(view)
+        value = "" if share is None else f' value="{share:.3f}"'
+        return f'<progress style="width:min(28em,100%)" max="1"{value}></progress><br>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         return self.bundle()
 
 
-def _done(view: JobView, *, is_over: bool) -> float | None:
+def _done(view: JobView) -> float | None:
     """The share that is done; ``None`` if nobody can know."""
-    if is_over:
-        return 1.0
     known = [stage for stage in view.stages if stage.total]
     if len(known) < len(view.stages) or not known:
         return None
