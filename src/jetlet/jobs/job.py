@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
@@ -40,6 +40,8 @@ logger = logging.getLogger("jetlet.job")
 class Terminated(Exception):
     """How a runner says that the run has ended, as asked, with a terminal snapshot."""
 
+
+HERE: Final = "in this process"
 
 R = TypeVar("R", bound=JobRecovery)
 R_co = TypeVar("R_co", bound=JobRecovery, covariant=True)
@@ -203,7 +205,7 @@ class Job:
         self.submitted_at = time.time()
         self.ended_at: float | None = None
         """When it ended, as :func:`time.time` has it; ``None`` before."""
-        self.where = "in this process"
+        self.where = HERE
         """Where it runs, for people."""
         self.link: str | None = None
         """The address of Spark's own page, where there is one."""
@@ -449,6 +451,11 @@ class Job:
         answer = self._lifecycle.export(name)
         if answer is not None and self._may_wait():
             answer.result()
+
+    @property
+    def can_export(self) -> bool:
+        """True if ``export_snapshot()`` is possible: it has snapshots, which are not Spark's."""
+        return self._snapshots is not None and self._snapshots.can_export
 
     def cancel_and_export_snapshot(self, name: str) -> None:
         """Stop with a snapshot, keep that under a name, and end the job; waits until it has ended.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 class Stats(Protocol):
@@ -44,6 +44,9 @@ class JobRecovery(Protocol):
 
     @property
     def stats(self) -> Stats: ...
+
+    can_export: ClassVar[bool]
+    """True if what it keeps can be kept under a name."""
 
     def seconds_without(self) -> float | None:
         """Seconds since the last good snapshot, if more are to come at an interval."""

@@ -171,7 +171,8 @@ class JobMetrics(Mapping[str, VertexMetrics]):
         was and cost, why the last one failed, and how often the job was restarted."""
         self.taken: tuple[Mapping[str, Any], ...] = ()
         """The latest snapshots, since the oldest: of each its id, when it began, its size, how long
-        its phases took, who was the last to save, and why it failed if it did."""
+        its phases took, who was the last to save, and why it failed if it did. Of a job in
+        micro-batches it is those, whose size is ``None``."""
         self.failures: tuple[Mapping[str, Any], ...] = ()
         """The latest failures after which the job was restarted: time and cause."""
         self.logs = tuple(logs)

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jetlet.core.clock import Clock
 from jetlet.core.dag import DAG
@@ -69,6 +69,8 @@ class JobSnapshots:
 
     Used by the job's thread; requests may come from any.
     """
+
+    can_export: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from jetlet.core.dag import DAG
@@ -17,6 +18,7 @@ from jetlet.core.edge import Edge
 from jetlet.jobs.job import Job
 from jetlet.jobs.lifecycle import JobStatus
 from jetlet.metrics.job_metrics import JobMetrics, VertexMetrics
+from jetlet.ui.bottleneck import Verdict
 from jetlet.ui.job_view import JobView, JobWatch
 from jetlet.ui.layout import Box, Link, lay_out
 from jetlet.ui.svg import LINE_HEIGHT, NAME_SIZE, TIMES, arrow_paths, text_width, wrap
@@ -34,6 +36,15 @@ EDGE_LABEL: Final = (82.0, 30.0)
 LEAST_WIDTH: Final = 176.0
 FIGURES: Final = 46.0
 """Room below the name of a vertex for its shares and its rate."""
+COUNT: Final = 34.0
+"""Room beside the name for how many processors there are."""
+_NOT_AT_WORK: Final = {
+    JobStatus.NOT_RUNNING: "The job is about to begin.",
+    JobStatus.STARTING: "The job is starting.",
+    JobStatus.SUSPENDED: (
+        "The job is suspended; it goes on from its last snapshot when it is resumed."
+    ),
+}
 
 
 class JobFeed:
@@ -66,8 +77,7 @@ class JobFeed:
         """All that the page shows; with ``final``, as means over all of the run."""
         job = self.job
         is_over = job.status.is_final
-        with self._lock:
-            view = self._watch.look(final=is_over or final)
+        view = self._look(final=is_over or final)
         metrics = job.metrics()
         state = view.as_json(job.status.value, round(time.time() * 1000))
         state |= self.summary()
@@ -96,8 +106,14 @@ class JobFeed:
 
     def view(self) -> JobView:
         """The figures alone."""
+        return self._look(final=self.job.status.is_final)
+
+    def _look(self, *, final: bool) -> JobView:
+        status = self.job.status
         with self._lock:
-            return self._watch.look(final=self.job.status.is_final)
+            view = self._watch.look(final=final)
+        sentence = _NOT_AT_WORK.get(status)
+        return view if sentence is None else replace(view, verdict=Verdict(sentence))
 
 
 def _details(vertex: VertexMetrics) -> dict[str, Any]:
@@ -167,9 +183,11 @@ def commands(job: Job, metrics: JobMetrics | None = None) -> list[str]:
     can = []
     if job.config.snapshot_dir is not None and "taken" in (metrics or job.metrics()).snapshots:
         if status is JobStatus.SUSPENDED:
-            can += ["resume", "export"]
+            can += ["resume"]
         else:
-            can += ["suspend", "restart", "export"]
+            can += ["suspend", "restart"]
+        if job.can_export:
+            can += ["export"]
     return [*can, "cancel"]
 
 
@@ -180,7 +198,11 @@ def shape(dag: DAG, parallelism: int = 1) -> dict[str, Any]:
     names = [wrap(vertex.name) for vertex in vertices]
     boxes = [
         Box(
-            max(LEAST_WIDTH, max(text_width(line, NAME_SIZE) for line in lines) + 28),
+            max(
+                LEAST_WIDTH,
+                text_width(lines[0], NAME_SIZE) + 28 + COUNT,
+                *(text_width(line, NAME_SIZE) + 28 for line in lines[1:]),
+            ),
             len(lines) * LINE_HEIGHT + FIGURES,
         )
         for lines in names

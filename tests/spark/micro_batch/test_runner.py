@@ -33,6 +33,7 @@ from jetlet.errors import (
 from jetlet.jobs.engine import dag_of
 from jetlet.tasks import stores
 from jetlet.testing import END, scripted_stream
+from jetlet.ui.job_feed import commands
 
 pytestmark = pytest.mark.spark
 
@@ -456,6 +457,7 @@ def test_a_job_is_suspended_resumed_and_goes_on_in_another(engine, inbox, tmp_pa
     p, found = numbering(inbox.source(available_now=False), out)
     job = engine.submit(p, config)
     wait_for(lambda: len(written(out)) == 10)
+    assert commands(job) == ["suspend", "restart", "cancel"]  # no export, which is refused
     job.suspend()
     assert job.status is JobStatus.SUSPENDED
     inbox.put(events[10:20])
@@ -464,7 +466,13 @@ def test_a_job_is_suspended_resumed_and_goes_on_in_another(engine, inbox, tmp_pa
     job.cancel()
     assert job.status is JobStatus.CANCELLED
     assert sorted(found.items) == sorted(numbered(events[:20]))
-    assert job.metrics().snapshots["taken"] >= 2
+    metrics = job.metrics()
+    assert metrics.snapshots["taken"] >= 2
+    assert [row["id"] for row in metrics.taken][:1] == [0]
+    assert all(
+        row["ms"] == pytest.approx(row["run_ms"] + row["record_ms"] + row["commit_ms"])
+        for row in metrics.taken
+    )
 
     inbox.put(events[20:])
     p, found = numbering(inbox.source(), out)

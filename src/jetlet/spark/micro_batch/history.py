@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 from jetlet.errors import JobStateError, UnsupportedFeatureError
 from jetlet.jobs.config import JobConfig
@@ -34,6 +35,8 @@ class BatchesSoFar:
 class BatchHistory:
     """Used by the job's thread; requests may come from any."""
 
+    can_export: ClassVar[bool] = False
+
     def __init__(self, log: BatchLog, job_name: str, config: JobConfig) -> None:
         self.log = log
         self.stats = SnapshotStats()
@@ -45,6 +48,24 @@ class BatchHistory:
         self.is_stopping = False
         self._job_name = job_name
         self._config = config
+
+    def remember(self, batch: int, began_ms: int, times: Sequence[float]) -> None:
+        """A batch is done: when it began, had run, was recorded and committed, in seconds."""
+        run, record, commit = ((end - begin) * 1e3 for begin, end in pairwise(times))
+        self.stats.history.append(
+            {
+                "id": batch,
+                "began_ms": began_ms,
+                "bytes": None,
+                "ms": run + record + commit,
+                "run_ms": run,
+                "record_ms": record,
+                "commit_ms": commit,
+                "slowest": "",
+                "export": None,
+                "error": None,
+            }
+        )
 
     def seconds_without(self) -> None:
         """Nothing: a batch comes when there is data for it."""

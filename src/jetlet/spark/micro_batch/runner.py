@@ -262,7 +262,7 @@ class MicroBatchRunner(SparkRunner):
         self._run_batch(run, self._begin(number, nothing, is_last=True), nothing)
 
     def _run_batch(self, run: Run, batch: MicroBatch, given: BatchInput) -> None:
-        began = time.perf_counter()
+        times = [time.perf_counter()]
         sinks = self._sinks_of_run
         assert sinks is not None
         self._batch, self._outcome = batch, Outcome()
@@ -276,14 +276,18 @@ class MicroBatchRunner(SparkRunner):
         finally:
             self._uncache()
         self._deliver(run, batch.batch)
+        times.append(time.perf_counter())
         before, record = self._log.last, self._record(run, batch, given)
         self._log.write(record)
+        times.append(time.perf_counter())
         stats = self._history.stats
         stats.taken += 1
-        stats.last_id, stats.last_ms = batch.batch, (time.perf_counter() - began) * 1000
+        stats.last_id, stats.last_ms = batch.batch, (times[-1] - times[0]) * 1000
         self._commit(run, sinks, record)
+        times.append(time.perf_counter())
+        self._history.remember(batch.batch, batch.now_ms, times)
         self._clean(record, before)
-        self._totals.end_batch(batch.batch, time.perf_counter() - began)
+        self._totals.end_batch(batch.batch, time.perf_counter() - times[0])
         logger.info("job %s: %s", run.job_name, self._totals.last)
 
     def _deliver(self, run: Run, batch: int) -> None:
