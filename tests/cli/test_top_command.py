@@ -111,7 +111,10 @@ def test_it_shows_stages_snapshots_and_restarts_where_there_are_any():
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_it_fits_the_terminal(width):
-    assert max(map(len, shown(width=width).splitlines())) <= width
+    text = shown(width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert re.search(r"enrich .* +95% +0% +5% +10/s +50%", text)
 
 
 def test_the_next_job_is_there_when_the_one_that_is_shown_has_ended():
@@ -170,6 +173,7 @@ def test_top_and_ui_find_the_jobs_of_other_processes(jetlet, tmp_path):
     text, errors = top.communicate(timeout=120)
     assert (top.returncode, errors) == (0, "")
     assert "endless  running" in text
+    assert f"in process {run.pid}" in text
     assert order(text.replace("ones", "read"))[:1] == ["read"]
     missing = jetlet("top", "nothing", "--once")
     assert "no job 'nothing' runs; there are: endless" in missing.communicate(timeout=120)[1]
@@ -178,6 +182,7 @@ def test_top_and_ui_find_the_jobs_of_other_processes(jetlet, tmp_path):
     url = ui.stdout.readline().strip()
     state = json.load(urllib.request.urlopen(f"{url}state"))
     assert (state["job"]["job"], state["job"]["status"]) == ("endless", "running")
+    assert {worker["place"] for worker in state["job"]["workers"]} == {f"process {run.pid}"}
     asked = urllib.request.Request(
         f"{url}order?{state['job']['id']}",
         json.dumps({"command": "cancel"}).encode(),

@@ -9,6 +9,7 @@ import click
 
 from jetlet.cli.running_jobs import JobGoneError, RunningJob, running_jobs
 from jetlet.errors import JetletError
+from jetlet.jobs.job import HERE
 
 
 class RemoteJobs:
@@ -18,7 +19,7 @@ class RemoteJobs:
         """Those that answer, since the newest."""
         keys = ("id", "job", "status", "where", "submitted_ms", "error")
         found = [
-            {key: job.status.get(key) for key in keys}
+            _elsewhere({key: job.status.get(key) for key in keys}, job.process)
             for job in running_jobs()
             if job.status is not None
         ]
@@ -27,7 +28,7 @@ class RemoteJobs:
     def state(self, job_id: str) -> Mapping[str, Any] | None:
         job = self._find(job_id)
         try:
-            return None if job is None else job.ask("view")["view"]
+            return None if job is None else _elsewhere(job.ask("view")["view"], job.process)
         except JobGoneError:
             return None
 
@@ -50,3 +51,13 @@ class RemoteJobs:
         return next(
             (job for job in running_jobs() if job.status and job.status["id"] == job_id), None
         )
+
+
+def _elsewhere(told: dict[str, Any], process: int) -> dict[str, Any]:
+    """What a job has told, without calling its own process this one."""
+    there = f"process {process}"
+    if told["where"] == HERE:
+        told["where"] = f"in {there}"
+    for worker in told.get("workers", ()):
+        worker["place"] = worker.get("place") or there
+    return told

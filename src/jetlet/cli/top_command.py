@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH: Final = 1.0
+NARROW: Final = 76
+"""Columns of a terminal below which there is no room for bars."""
 KEYS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]]] = {
     "b": ("busy", lambda row: -(row["busy"] or 0.0)),
     "w": ("blocked", lambda row: -(row["blocked"] or 0.0)),
@@ -144,18 +146,22 @@ def screen(
     for number, part in enumerate(state["bottleneck"]["sentence"].split("`")):
         sentence.append(part, "bold yellow" if number % 2 else "")
     table = Table(box=None, padding=(0, 2, 0, 0))
-    headers = ["vertex", "", "busy", "blocked", "waiting", "rate", "queue", "lag"]
+    bar = 20 if width >= 100 else 10 if width >= NARROW else 0
+    headers = ["vertex", "busy", "blocked", "waiting", "rate", "queue", "lag"]
+    if bar:
+        headers.insert(1, "")
     for header in headers:
         table.add_column(Text(header, "dim"), justify="right", no_wrap=True)
-    table.columns[0].justify = table.columns[1].justify = "left"
-    bar = 20 if width >= 100 else 10
+    table.columns[0].justify = "left"
+    if bar:
+        table.columns[1].justify = "left"
     named = state["bottleneck"]["vertex"]
     for row in sorted(state["vertices"], key=KEYS[sort][1]):
         name = Text(row["name"], "bold yellow" if row["name"] == named else "")
         name.truncate(max(8, width - bar - 58), overflow="ellipsis")
         table.add_row(
             name,
-            _bar(row, bar),
+            *([_bar(row, bar)] if bar else []),
             *(Text(_share(row[key])) for key in ("busy", "blocked", "waiting")),
             Text(rate(row["rate"])),
             Text(_share(row["queue_fill"])),
@@ -177,7 +183,8 @@ def _foot(state: Mapping[str, Any]) -> str:
     """What went in and out; and the snapshots and restarts, if there are any."""
     lines = [state["summary"]]
     for taken in state["taken"][-1:]:
-        how = f"of {size(taken['bytes'])}, took {seconds(taken['ms'] / 1000)}"
+        how = "" if taken["bytes"] is None else f"of {size(taken['bytes'])}, "
+        how += f"took {seconds(taken['ms'] / 1000)}"
         lines.append(
             f"snapshot {taken['id']} " + (f"failed: {taken['error']}" if taken["error"] else how)
         )
