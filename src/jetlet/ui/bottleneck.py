@@ -107,7 +107,8 @@ def bottleneck(
                 continue  # it may well wait for its items itself
             return Verdict(_busy(held, words), load.name)
     if min(idle) < SATURATED:
-        most_busy = sorted(loads, key=lambda load: -load.core)[:2]
+        first, *others = sorted(loads, key=lambda load: -load.core)
+        most_busy = [first, *(load for load in others[:1] if load.core >= PRESSURE)]
         return _shared_core(sorted(most_busy, key=lambda load: -load.core - slack(load)), words)
     pressed = [held for held in held_up if held.by and held.load.shares.blocked < PRESSURE]
     if pressed:
