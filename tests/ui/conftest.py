@@ -58,6 +58,12 @@ class Browser:
             "return document.querySelector(arguments[0])?.textContent ?? ''", selector
         )
 
+    def texts(self, selector):
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)",
+            selector,
+        )
+
     def attribute(self, selector, name):
         return self.driver.execute_script(
             "return document.querySelector(arguments[0])?.getAttribute(arguments[1])",

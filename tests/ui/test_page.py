@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -93,6 +94,7 @@ def test_the_dag_appears_rates_move_and_a_slow_stage_turns_busy_and_is_named(eng
         lambda: browser.text("#sentence").startswith("enrich is the bottleneck"), "not named"
     )
     assert "named" in browser.attribute(enrich, "class")
+    assert browser.text("#spoken").startswith("clicks running. enrich is the bottleneck")
     assert browser.complaints() == []
 
 
@@ -106,6 +108,13 @@ def test_a_vertex_is_chosen_by_mouse_and_by_keyboard(engine, browser):
     browser.click("[data-vertex=text]")
     browser.wait(lambda: browser.text("#details h2") == "text")
     assert "received" in browser.text("#details")
+    browser.driver.execute_script(
+        "getSelection().selectAllChildren(document.querySelector('#details h2'))"
+    )
+    before = read_so_far(browser)
+    browser.wait(lambda: read_so_far(browser) > before)
+    assert browser.driver.execute_script("return String(getSelection())") == "text"
+    browser.driver.execute_script("getSelection().removeAllRanges()")
     browser.driver.execute_script("document.querySelector('[data-vertex=text]').focus()")
     ActionChains(browser.driver).send_keys(Keys.ARROW_DOWN, Keys.ENTER).perform()
     browser.wait(lambda: browser.text("#details h2") == "out", "the keyboard did nothing")
@@ -142,6 +151,74 @@ def test_a_job_is_cancelled_when_that_was_asked_for_twice(engine, browser):
     browser.click("[data-order=cancel]")
     browser.wait(lambda: browser.text("#status") == "cancelled")
     assert job.status.value == "cancelled"
+
+
+def test_a_job_that_does_not_come_to_a_stop_can_be_cancelled(engine, browser, tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang(item):
+        entered.set()
+        leave.wait()
+        return item
+
+    p = Pipeline("stuck")
+    p.read_from(endless()).map(hang, name="hang").write_to(sinks.noop())
+    job = engine.submit(p, JobConfig(snapshot_dir=tmp_path))
+    try:
+        entered.wait()
+        browser.open(engine.ui().url)
+        browser.click("[data-order=suspend]")
+        browser.wait(lambda: browser.text("#notice") == "Suspend: under way")
+        assert browser.attribute("[data-order=suspend]", "disabled") is not None
+        browser.click("[data-order=cancel]")
+        browser.wait(lambda: "Really cancel" in browser.text("[data-order=cancel]"))
+        browser.click("[data-order=cancel]")
+        browser.wait(lambda: browser.text("#status") == "cancelled")
+        assert job.status.value == "cancelled"
+    finally:
+        leave.set()
+
+
+def test_the_log_is_filtered_by_text_and_level(engine, browser):
+    from selenium.webdriver.support.ui import Select
+
+    p = Pipeline("logged")
+    p.read_from(endless()).write_to(sinks.noop())
+    page = engine.ui()
+    engine.submit(p)
+    log = logging.getLogger("jetlet.tests")
+    for n in range(3):
+        log.warning("warning %d <b>", n)
+    log.error("error 1")
+    browser.open(page.url)
+    browser.click("#tab-logs")
+
+    def lines():
+        rows = [row.split(" ", 2)[2] for row in browser.texts("#log li:not(.empty)")]
+        return [row for row in rows if row.startswith(("warning", "error"))]
+
+    browser.wait(lambda: lines() == ["error 1", *(f"warning {n} <b>" for n in (2, 1, 0))])
+    browser.find("#panel input")[0].send_keys("ING 1")
+    browser.wait(lambda: lines() == ["warning 1 <b>"])
+    Select(browser.find("#panel select")[0]).select_by_value("error")
+    browser.wait(lambda: "is like that" in browser.text("#log"))
+
+
+def test_of_many_dead_letters_the_latest_are_shown(engine, browser):
+    def fail(item):
+        raise ValueError(f"no {item}")
+
+    p = Pipeline("bad")
+    stage = p.read_from(sources.items(range(100))).map(fail, name="fail", on_error="skip")
+    stage.write_to(sinks.noop())
+    page = engine.ui()
+    engine.submit(p).join()
+    browser.open(page.url)
+    browser.click("#tab-letters")
+    browser.wait(lambda: browser.find("#panel summary"))
+    assert browser.text("#tab-letters") == "Dead letters (100)"
+    shown = len(browser.find("#panel summary"))
+    assert browser.text("#panel p") == f"The latest {shown} of 100."
 
 
 def test_a_page_for_looking_only_has_no_buttons(browser):

@@ -11,7 +11,7 @@ import pytest
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, sinks, sources
 from jetlet.errors import InvalidArgumentError, JetletError
-from jetlet.ui.page_server import MAX_CONNECTIONS, PageServer, dumped
+from jetlet.ui.page_server import MAX_CONNECTIONS, SCRIPTS, PageServer, dumped
 
 
 class FakeJobs:
@@ -51,7 +51,7 @@ def test_page_loads_nothing_from_anywhere_else(page, caller):
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cache-Control"] == "no-store"
-    for path in ("", "page.js", "page.css"):
+    for path in ("", *SCRIPTS, "page.css"):
         _, body, _ = caller(page.url).ask(path)
         text = body.decode().replace("http://www.w3.org/2000/svg", "")
         assert "://" not in text
@@ -60,7 +60,7 @@ def test_page_loads_nothing_from_anywhere_else(page, caller):
 
 @pytest.mark.parametrize("prefix", ["/", "", "/wrong/", "//", "/%00/"])
 def test_without_the_token_there_is_nothing(page, caller, prefix):
-    for path in ("", "state", "events", "page.js"):
+    for path in ("", "state", "events", *SCRIPTS):
         status, body, _ = caller(page.url).ask(path, prefix=prefix or "/")
         assert (status, body) == (404, b"")
 

@@ -9,7 +9,7 @@ address, and for them alone:
 - without the token nothing is answered, not even that there is a page;
 - the Host that is asked for must be one of ours, or a site could have its name lead here;
 - what changes anything is a POST whose Origin is the page itself, never a GET;
-- the page may load nothing but its own two files, and nobody may put it into a frame;
+- the page may load nothing but its own files, and nobody may put it into a frame;
 - whoever reaches the port gets a bounded number of connections, each for a bounded time.
 """
 
@@ -46,9 +46,10 @@ PATIENCE: Final = 10.0
 """Seconds that a browser may take to say all that it wants, or to take what it gets."""
 LAST_WORDS: Final = 2.0
 """Seconds to get the last state out when the server is closed."""
+SCRIPTS: Final = ("elements.js", "panels.js", "page.js")
 STATIC: Final = {
     "": ("page.html", "text/html; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{name: (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
     "page.css": ("page.css", "text/css; charset=utf-8"),
 }
 EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked for by the user

@@ -10,7 +10,7 @@ from typing import Final
 from jetlet.errors import JetletError
 from jetlet.jobs.job import Job
 from jetlet.ui.job_feed import JobFeed, Logs
-from jetlet.ui.page_server import dumped, static
+from jetlet.ui.page_server import SCRIPTS, dumped, static
 from jetlet.ui.where import where_it_ran
 
 POLICY: Final = (
@@ -41,11 +41,10 @@ def report(job: Job, logs: Logs = tuple) -> str:
         '<meta charset="utf-8">': (
             f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         ),
-        '<script src="page.js" defer></script>': (
-            f'<script type="application/json" id="report">{data}</script>'
-            f"<script>{static('page.js')}</script>"
-        ),
+        "<footer": f'<script type="application/json" id="report">{data}</script><footer',
     }
+    for name in SCRIPTS:
+        pieces[f'<script src="{name}" defer></script>'] = f"<script>{static(name)}</script>"
     pattern = "|".join(map(re.escape, pieces))
     # In one go: what was put in is not looked at again.
     return re.sub(pattern, lambda match: pieces[match[0]], static("page.html"))

@@ -2,7 +2,6 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
 const KEPT = 120; // Looks that a small chart shows.
 const ENOUGH = 100; // Items of a sample that say something.
 
@@ -17,82 +16,18 @@ const page = {
   isReport: false,
   versions: "",
   wanted: "", // What the log is filtered by.
-  level: "",
+  level: "debug", // And above.
   openLetters: new Set(),
   shown: "", // What the panel shows, so that it is left alone while nothing changes.
 };
-
-// --- Making elements ------------------------------------------------------------------------
-
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-function draw(tag, attributes = {}, text) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-function table(headers, rows, texts = [0]) {
-  const isText = (i) => (texts.includes(i) ? "text" : null);
-  return make("div", { class: "scroll" }, make("table", {},
-    make("thead", {}, make("tr", {}, ...headers.map((h, i) => make("th", { scope: "col", class: isText(i) }, h)))),
-    make("tbody", {}, ...rows.map((row) => make("tr", {},
-      ...row.map((cell, i) => make("td", { class: isText(i) }, cell)))))));
-}
-
-// --- Figures --------------------------------------------------------------------------------
-
-const count = (n) => (n < 1e8 ? Math.round(n).toLocaleString("en") : `${(n / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} M`);
-const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(share * 100)}%`);
-
-function rate(n) {
-  if (n >= 1e6) return `${(n / 1e6).toFixed(1)} M/s`;
-  if (n >= 1e4) return `${(n / 1e3).toFixed(1)} k/s`;
-  if (n > 0 && n < 10) return `${n.toFixed(1)}/s`;
-  return `${count(n)}/s`;
-}
-
-function size(n) {
-  if (n < 1000) return `${Math.round(n)} B`;
-  if (n < 1e6) return `${(n / 1e3).toFixed(1)} kB`;
-  return n < 1e9 ? `${(n / 1e6).toFixed(1)} MB` : `${(n / 1e9).toFixed(1)} GB`;
-}
-
-function duration(ms) {
-  const a = Math.abs(ms);
-  if (a < 1) return `${(ms * 1000).toFixed(0)} µs`;
-  if (a < 1000) return `${ms.toFixed(a < 10 ? 1 : 0)} ms`;
-  const s = a / 1000;
-  const sign = ms < 0 ? "-" : "";
-  if (s < 60) return `${sign}${s.toFixed(1)} s`;
-  if (s < 3600) return `${sign}${Math.floor(s / 60)} min ${String(Math.floor(s % 60)).padStart(2, "0")} s`;
-  if (s < 172800) return `${sign}${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min`;
-  return `${sign}${Math.floor(s / 86400)} days`;
-}
-
-const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
-
-function moment(ms) {
-  const date = new Date(ms);
-  // Timestamps that are no milliseconds, say, are beyond all dates.
-  return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString().replace("T", " ").slice(0, -1);
-}
 
 // --- All of it ------------------------------------------------------------------------------
 
 function show(state) {
   const before = page.state?.job;
   const job = state.job;
+  // How full queues were in the end says nothing.
+  if (job?.is_over) for (const row of [...job.vertices, ...job.flows]) row.queue_fill = row.fill = null;
   page.state = job || !before ? state : { ...state, job: before };
   showJobs(state.jobs);
   if (!job && before) {
@@ -114,7 +49,7 @@ function show(state) {
   document.title = `${job.job} · ${job.status}`;
   $("name").textContent = job.job;
   $("status").textContent = job.status;
-  $("status").className = `pill ${job.status}`;
+  $("status").className = `pill ${job.status.replace(" ", "-")}`;
   remember(job);
   showVerdict(job);
   showFigures(job);
@@ -122,9 +57,9 @@ function show(state) {
   showDetails(job);
   showButtons(job);
   showTabs(job);
-  const since = new Date(job.submitted_ms);
-  $("footer").textContent = `${job.job} runs ${job.where}; submitted ${since.toLocaleString("en-GB")}, id ${job.id}.`;
-  if (page.isReport) $("footer").textContent = `A report of ${job.job}, which ran ${job.where}; submitted ${since.toLocaleString("en-GB")}. Rates and shares are means over all of the run. (${page.versions})`;
+  const since = day(job.submitted_ms);
+  $("footer").textContent = `${job.job} ${job.is_over ? "ran" : "runs"} ${job.where}; submitted ${since}, id ${job.id}.`;
+  if (page.isReport) $("footer").textContent = `A report of ${job.job}, which ran ${job.where}; submitted ${since}. Rates and shares are means over all of the run. (${page.versions})`;
 }
 
 function showJobs(jobs) {
@@ -148,13 +83,19 @@ function remember(job) {
 
 function showVerdict(job) {
   const box = $("verdict");
-  const sentence = job.status === "suspended" ? "The job is suspended; it goes on from its last snapshot when it is resumed." : job.bottleneck.sentence;
+  const { sentence, vertex } = job.bottleneck;
+  // Figures change all the time, and are not worth being read out each time.
+  const told = JSON.stringify([job.id, job.status, sentence.replaceAll(/\d+/g, "")]);
+  if ($("spoken").dataset.told !== told) {
+    $("spoken").dataset.told = told;
+    $("spoken").textContent = `${job.job} ${job.status}. ${sentence.replaceAll("`", "")}`;
+  }
   const key = JSON.stringify([sentence, job.error, job.status]);
   if (box.dataset.shown === key) return;
   box.dataset.shown = key;
   const line = make("p", { id: "sentence" });
   sentence.split("`").forEach((part, i) => line.append(i % 2 ? make("b", {}, part) : part));
-  box.className = job.status === "failed" ? "failed" : job.bottleneck.vertex ? "named" : "";
+  box.className = job.status === "failed" ? "failed" : vertex ? "named" : "";
   box.replaceChildren(line);
   if (job.error) box.append(make("p", { class: "error" }, job.error));
 }
@@ -162,7 +103,7 @@ function showVerdict(job) {
 function showFigures(job) {
   const kept = page.history.get(job.id);
   const figures = [
-    [job.is_over || page.isReport ? "read per second, mean" : "read per second", rate(job.read_rate), kept.length > 2 && !job.is_over ? spark(kept.map((k) => k.read)) : null],
+    [job.is_over || page.isReport || job.stages.length ? "read per second, mean" : "read per second", rate(job.read_rate), kept.length > 2 && !job.is_over && !job.stages.length ? spark(kept.map((k) => k.read)) : null],
     ["read", count(job.read)],
     ["written", count(job.written)],
     ["time", duration(job.elapsed * 1000)],
@@ -233,6 +174,8 @@ function drawVertex(svg, box, index, shape) {
   const tints = { busy: draw("rect", { class: "tint busy", ...place, opacity: 0 }), blocked: draw("rect", { class: "tint blocked", ...place, opacity: 0 }) };
   group.append(draw("rect", { class: "box", ...place }), tints.busy, tints.blocked);
   box.lines.forEach((line, i) => group.append(draw("text", { x: x + 12, y: y + 20 + i * 17 }, line)));
+  const total = draw("text", { class: "figure", x: x + width - 12, y: y + 20, "text-anchor": "end" });
+  group.append(total);
   const top = y + height - 32;
   const bars = {};
   for (const kind of ["busy", "blocked", "waiting"]) {
@@ -242,8 +185,8 @@ function drawVertex(svg, box, index, shape) {
   const figure = draw("text", { class: "figure", x: x + 12, y: top + 22 });
   const rateText = draw("text", { class: "rate", x: x + width - 12, y: top + 22, "text-anchor": "end" });
   const flag = draw("g", { visibility: "hidden" });
-  flag.append(draw("rect", { class: "flag", x: x + width - 78, y: y - 9, width: 70, height: 17, rx: 8.5 }));
-  const flagText = draw("text", { class: "flag-text", x: x + width - 43, y: y + 3, "text-anchor": "middle" });
+  flag.append(draw("rect", { class: "flag", x: x + width - 78, y: y - 12, width: 70, height: 17, rx: 8.5 }));
+  const flagText = draw("text", { class: "flag-text", x: x + width - 43, y, "text-anchor": "middle" });
   flag.append(flagText);
   group.append(figure, rateText, flag);
   group.addEventListener("click", () => choose(box.name));
@@ -255,7 +198,7 @@ function drawVertex(svg, box, index, shape) {
     event.preventDefault();
   });
   svg.append(group);
-  return { group, box, tints, bars, figure, rateText, flag, flagText };
+  return { group, box, tints, bars, total, figure, rateText, flag, flagText };
 }
 
 function focusVertex(shape, index) {
@@ -276,6 +219,8 @@ function showVertex(row, parts, job) {
   tints.busy.setAttribute("opacity", (shares.busy * 0.22).toFixed(3));
   tints.blocked.setAttribute("opacity", (shares.blocked * 0.16).toFixed(3));
   const isNamed = job.bottleneck.vertex === row.name;
+  const processors = row.processors?.length ?? 0;
+  parts.total.textContent = processors > 1 ? `×${processors}` : "";
   parts.figure.textContent = row.busy === null ? beginning(row, job) : mainShare(row);
   parts.rateText.textContent = isKnown(row) ? rate(row.rate) : "";
   parts.flagText.textContent = job.workers.length ? "bottleneck" : "most time";
@@ -339,7 +284,7 @@ function showDetails(job) {
   const pairs = [["received", count(row.received)], ["emitted", count(row.emitted)], ["rate", rate(row.rate)]];
   if (row.queue_fill !== null) pairs.push(["queues", `${percent(row.queue_fill)} full`]);
   if (row.calls) pairs.push(["calls", count(row.calls)], ["longest call", duration(row.longest_call_ms)]);
-  if (row.call_ms) pairs.push(["call under way", duration(row.call_ms)]);
+  if (row.call_ms >= 1000) pairs.push(["call under way", duration(row.call_ms)]);
   if (row.watermark !== null && row.watermark !== undefined) pairs.push(["watermark", moment(row.watermark)]);
   if (row.watermark_lag_ms !== null) pairs.push(["behind the clock", duration(row.watermark_lag_ms)]);
   for (const [counter, value] of Object.entries(row.counters ?? {})) pairs.push([counter.replaceAll("_", " "), count(value)]);
@@ -350,7 +295,7 @@ function showDetails(job) {
   if (row.keys?.sampled >= ENOUGH) parts.push(...fullest(row.keys));
   if (processors.length) {
     const members = new Set(processors.map((p) => p.member)).size > 1;
-    parts.push(make("h3", {}, "Processors"), table(
+    parts.push(make("h3", {}, "Processors, since they began"), table(
       [members ? "member" : "no.", "busy", "blocked", "in", "out", "queue"],
       processors.map((p) => [
         members ? `${p.member} · ${p.processor}` : String(p.processor),
@@ -359,9 +304,7 @@ function showDetails(job) {
         count(p.received), count(p.emitted), p.capacity ? `${count(p.queue)}/${count(p.capacity)}` : "–",
       ]), []));
   }
-  const place = $("details").scrollTop;
-  $("details").replaceChildren(...parts);
-  $("details").scrollTop = place;
+  renew($("details"), parts);
 }
 
 function histogram(rows) {
@@ -453,169 +396,24 @@ function askName(job) {
 }
 
 async function order(button, job, command, name = null) {
-  for (const each of $("buttons").querySelectorAll("button")) each.disabled = true;
+  // What does not come to an end can be cancelled all the same.
+  for (const each of $("buttons").querySelectorAll("button")) each.disabled = each.dataset.order !== "cancel" || command === "cancel";
   tell(`${ORDERS[command][0].replace("…", "")}: under way`);
   try {
     const answer = await fetch(`order?${job.id}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ command, name }) });
     const { error } = await answer.json();
-    tell(error ?? (command === "export" ? `The state is in the snapshot “${name}”.` : ""));
+    tell(error ?? (command === "export" ? `The state is in the snapshot “${name}”.` : ""), Boolean(error));
   } catch {
-    tell("The job's process does not answer any more.");
+    tell("The job's process does not answer any more.", true);
   }
   delete $("buttons").dataset.shown;
   if (page.state?.job) showButtons(page.state.job);
 }
 
-function tell(text) {
+function tell(text, isBad = false) {
   $("notice").textContent = text;
+  $("notice").className = isBad ? "bad" : "";
   $("notice").hidden = !text;
-}
-
-// --- More -----------------------------------------------------------------------------------
-
-const TABS = {
-  time: ["Time", (job) => job.vertices.some((v) => v.watermark !== null && v.watermark !== undefined) || job.latency?.length, showTime],
-  stages: ["Spark", (job) => job.stages.length || sparksPage(job), showStages],
-  members: ["Where it runs", (job) => job.workers.length || job.edges.length, showMembers],
-  tasks: ["Tasks", (job) => job.containers_each.length, showTasks],
-  snapshots: ["Snapshots", (job) => job.taken.length || job.failures.length || job.snapshots.taken !== undefined, showSnapshots],
-  letters: ["Dead letters", () => true, showLetters],
-  logs: ["Log", () => true, showLogs],
-};
-
-function showTabs(job) {
-  const there = Object.entries(TABS).filter(([, [, applies]]) => applies(job)).map(([id]) => id);
-  if (!there.includes(page.tab)) page.tab = there[0];
-  const key = JSON.stringify([there, page.tab, job.letters.length, job.failures.length]);
-  if ($("tabs").dataset.shown !== key) {
-    $("tabs").dataset.shown = key;
-    const hadFocus = $("tabs").contains(document.activeElement);
-    $("tabs").replaceChildren(...there.map((id) => {
-      const extra = id === "letters" && job.letters.length ? ` (${job.letters.length})` : "";
-      return make("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === page.tab), "aria-controls": "panel", tabindex: id === page.tab ? 0 : -1, onclick: () => open(id), onkeydown: (event) => step(event, there, id) }, TABS[id][0] + extra);
-    }));
-    $("panel").setAttribute("aria-labelledby", `tab-${page.tab}`);
-    if (hadFocus) $(`tab-${page.tab}`).focus();
-  }
-  const content = TABS[page.tab][2];
-  content(job, `${job.id} ${page.tab} `);
-}
-
-function step(event, there, id) {
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!by) return;
-  open(there[(there.indexOf(id) + by + there.length) % there.length]);
-  $(`tab-${page.tab}`).focus();
-}
-
-function open(id) {
-  page.tab = id;
-  page.shown = "";
-  showTabs(page.state.job);
-}
-
-function fill(key, parts) {
-  // What has not changed stays, with what is selected and opened in it.
-  if (page.shown === key) return;
-  page.shown = key;
-  $("panel").replaceChildren(...parts().filter(Boolean));
-}
-
-function showTime(job, key) {
-  const rows = job.vertices.filter((v) => v.watermark !== null && v.watermark !== undefined);
-  const sources = new Set(job.shape.boxes.filter((b) => b.kind === "source").map((b) => b.name));
-  const parts = job.vertices.filter((v) => sources.has(v.name)).flatMap((v) => (v.processors ?? []).flatMap((p) => p.partitions.map((part) => ({ ...part, source: v.name, member: p.member }))));
-  const idle = parts.filter((part) => part.is_idle).map((part) => `${part.source} ${part.name}`);
-  fill(key + JSON.stringify([rows.map((v) => [v.watermark, v.watermark_lag_ms]), parts, job.latency]), () => [
-    table(["vertex", "watermark (UTC)", "behind the clock", "late"], rows.map((v) => [v.name, moment(v.watermark), v.watermark_lag_ms === null ? "idle" : duration(v.watermark_lag_ms), count(v.late_events)])),
-    parts.length ? make("h3", {}, "Partitions of the sources") : null,
-    idle.length ? make("p", { class: "empty" }, `Idle, so that nobody waits for them: ${idle.join(", ")}.`) : null,
-    parts.length ? table(["source", "partition", "member", "watermark (UTC)", "behind the clock"], parts.map((part) => [part.source, part.name, String(part.member), part.watermark === null ? "none so far" : moment(part.watermark), part.is_idle ? "idle" : part.watermark_lag === null ? "–" : duration(part.watermark_lag)]), [0, 1]) : null,
-    job.latency?.length ? make("h3", {}, "From source to sink") : null,
-    job.latency?.length ? table(["to", "markers", "p50", "p99", "p99.9", "longest"], job.latency.map((l) => [l.vertex, count(l.count), ...[l.p50_ms, l.p99_ms, l.p999_ms, l.longest_ms].map((ms) => (ms < 1 ? "under 1 ms" : duration(ms)))])) : null,
-  ]);
-}
-
-const sparksPage = (job) => (job.link?.startsWith("http") ? job.link : null);
-const ELSEWHERE = { target: "_blank", rel: "noreferrer noopener" };
-
-function showStages(job, key) {
-  const link = sparksPage(job);
-  fill(key + JSON.stringify([job.stages, job.link]), () => [
-    job.stages.length ? table(["stage", "tasks", "running", ""], job.stages.map((stage) => {
-      const bar = make("i", { class: stage.active ? "active" : null });
-      bar.style.width = `${stage.total ? (stage.done / stage.total) * 100 : 0}%`;
-      return [stage.spark_stage === null || !link ? stage.name : make("a", { href: `${link}/stages/stage/?id=${stage.spark_stage}&attempt=0`, ...ELSEWHERE }, stage.name), `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
-    })) : null,
-    link ? make("p", {}, make("a", { href: link, ...ELSEWHERE }, "Spark's own page")) : null,
-  ]);
-}
-
-function showMembers(job, key) {
-  fill(key + JSON.stringify([job.workers, job.edges]), () => [
-    job.workers.length ? table(["member", "worker", "asleep", "tasklets", "where"], job.workers.map((w) => [String(w.member), w.name, percent(w.idle_share), String(w.tasklets), w.place ?? "this process"]), [1, 4]) : null,
-    job.edges.length ? make("h3", {}, "Between members") : null,
-    job.edges.length ? table(["edge", "rate", "bytes", "in flight", "window", "held back"], job.edges.map((e) => [e.name, rate(e.rate), `${size(e.bytes_rate)}/s`, size(e.in_flight), size(e.window), percent(e.blocked)])) : null,
-  ]);
-}
-
-function showTasks(job, key) {
-  fill(key + JSON.stringify(job.containers_each), () => [
-    table(["container", "member", "processed", "in flight", "pending", "windows", "commits", "busy"], job.containers_each.map((c) => [c.name, String(c.member), count(c.process_calls), count(c.in_flight), count(c.pending), count(c.window_calls), count(c.commit_calls), percent(Math.min(1, c.utilisation))])),
-    make("h3", {}, "Partitions"),
-    table(["partition", "lag", "committed", "member"], job.containers_each.flatMap((c) => [...new Set([...Object.keys(c.lag), ...Object.keys(c.committed)])].sort().map((p) => [p, c.lag[p] === undefined ? "–" : count(c.lag[p]), c.committed[p] === undefined ? "–" : String(c.committed[p]), String(c.member)]))),
-  ]);
-}
-
-function showSnapshots(job, key) {
-  fill(key + JSON.stringify([job.taken, job.failures, job.snapshots]), () => {
-    const most = Math.max(1e-9, ...job.taken.map((s) => s.ms));
-    const bars = make("div", { class: "bars", role: "img", "aria-label": "How long the latest snapshots took" }, ...job.taken.map((s) => {
-      const bar = make("i", { class: s.error ? "failed" : null, title: `${s.id}: ${duration(s.ms)}` });
-      bar.style.height = `${(s.ms / most) * 100}%`;
-      return bar;
-    }));
-    return [
-      job.taken.length ? bars : make("p", { class: "empty" }, "No snapshot has been taken so far."),
-      job.taken.length ? table(["snapshot", "at", "size", "took", "saving", "writing", "committing", "last to save", ""], [...job.taken].reverse().map((s) => [
-        s.export ? `${s.id} “${s.export}”` : String(s.id), clock(s.began_ms), size(s.bytes), duration(s.ms),
-        ...["save_ms", "record_ms", "commit_ms"].map((phase) => (s[phase] === undefined ? "–" : duration(s[phase]))),
-        s.slowest || "–", s.error ? make("span", { class: "bad" }, s.error) : "good",
-      ]), [0, 7, 8]) : null,
-      job.snapshots.last_error ? make("p", { class: "bad" }, `The last that failed: ${job.snapshots.last_error}`) : null,
-      make("h3", {}, "Restarts"),
-      job.failures.length ? table(["at", "because"], [...job.failures].reverse().map((f) => [clock(f.time_ms), f.cause]), [0, 1]) : make("p", { class: "empty" }, "None."),
-    ];
-  });
-}
-
-function showLetters(job, key) {
-  fill(key + JSON.stringify(job.letters), () => (job.letters.length ? [...job.letters].reverse().map((letter) => {
-    const id = `${letter.time_ms} ${letter.stage} ${letter.item}`;
-    return make("details", { open: page.openLetters.has(id), ontoggle: (event) => page.openLetters[event.currentTarget.open ? "add" : "delete"](id) },
-      make("summary", {}, `${clock(letter.time_ms)} ${letter.stage}: `, make("code", {}, letter.item), ` — ${letter.error}`),
-      make("pre", {}, letter.traceback));
-  }) : [make("p", { class: "empty" }, "No item was skipped or became a dead letter so far.")]));
-}
-
-function showLogs(job, key) {
-  const found = job.logs.filter((row) => (!page.level || row.level === page.level) && (!page.wanted || `${row.text} ${row.logger}`.toLowerCase().includes(page.wanted.toLowerCase())));
-  if (!page.shown.startsWith(`${key}log`)) {
-    fill(`${key}log`, () => [
-      make("div", { class: "filter" },
-        make("input", { type: "search", placeholder: "Filter", "aria-label": "Filter the log", value: page.wanted, oninput: (event) => { page.wanted = event.currentTarget.value; showLogs(page.state.job, key); } }),
-        make("select", { "aria-label": "Level", onchange: (event) => { page.level = event.currentTarget.value; showLogs(page.state.job, key); } },
-          ...["", "info", "warning", "error"].map((level) => make("option", { value: level, selected: level === page.level }, level || "all levels")))),
-      make("ul", { class: "log", id: "log" }),
-    ]);
-  }
-  const list = $("log");
-  const shown = JSON.stringify(found);
-  if (list.dataset.shown === shown) return;
-  list.dataset.shown = shown;
-  list.replaceChildren(...[...found].reverse().map((row) => make("li", { class: row.level },
-    make("time", {}, `${clock(row.time_ms)} `), make("span", { class: "from" }, `${row.member === null ? "" : `member ${row.member} `}${row.level} `), row.text)));
-  if (!found.length) list.append(make("li", { class: "empty" }, "Nothing was logged so far. Records below the level of the logger “jetlet” do not come here."));
 }
 
 // --- Where it comes from --------------------------------------------------------------------
@@ -640,7 +438,7 @@ function connect() {
 }
 
 function end(text) {
-  tell(text);
+  tell(text, true);
   $("buttons").replaceChildren();
   delete $("buttons").dataset.shown;
 }
