@@ -321,13 +321,20 @@ def test_it_fits_on_a_small_screen(engine, browser):
     )
     for i in range(4):
         stage.write_to(sinks.noop(name=f"out-{i}"))
+    other = Pipeline(
+        "another job, whose name is such that it would need much more room than there is"
+    )
+    other.read_from(sources.items([1])).write_to(sinks.noop())
+    engine.submit(other).join()
     engine.submit(p)
     size = {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         browser.open(engine.ui().url)
         browser.wait(lambda: len(browser.find(".vertex")) == 6)
-        assert browser.driver.execute_script("return document.body.scrollWidth") <= 320
+        assert len(browser.find("#jobs option")) == 2
+        width = "return document.documentElement.scrollWidth"
+        assert browser.driver.execute_script(width) <= 320
         begin, end = browser.driver.execute_script(
             "const box = document.querySelector('.vertex').getBoundingClientRect();"
             "return [box.left, box.right]"

@@ -106,8 +106,10 @@ def bottleneck(
             if is_first and load.may_block:
                 continue  # it may well wait for its items itself
             return Verdict(_busy(held, words), load.name)
-    if min(idle) < SATURATED:
-        first, *others = sorted(loads, key=lambda load: -load.core)
+    # Those that may block have threads of their own, and may well be waiting there.
+    sharing = [load for load in loads if not load.may_block]
+    if min(idle) < SATURATED and sum(load.core for load in sharing) >= BUSY:
+        first, *others = sorted(sharing, key=lambda load: -load.core)
         most_busy = [first, *(load for load in others[:1] if load.core >= PRESSURE)]
         return _shared_core(sorted(most_busy, key=lambda load: -load.core - slack(load)), words)
     pressed = [held for held in held_up if held.by and held.load.shares.blocked < PRESSURE]

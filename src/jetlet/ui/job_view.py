@@ -261,6 +261,9 @@ class JobWatch:
             for w in metrics.workers
             for slept, elapsed_ns in [[since((w["member"], w["name"], key)) for key in _SLEEP]]
         ]
+        if final and idle:
+            # Workers may have done something else since then.
+            idle.append(1.0 - sum(load.core for load in loads.values() if not load.may_block))
         rows = []
         read = written = skipped = dead_letters = late_events = 0
         for name in self._order:

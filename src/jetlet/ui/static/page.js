@@ -88,7 +88,7 @@ function showVerdict(job) {
   const told = JSON.stringify([job.id, job.status, sentence.replaceAll(/\d+/g, "")]);
   if ($("spoken").dataset.told !== told) {
     $("spoken").dataset.told = told;
-    $("spoken").textContent = `${job.job} ${job.status}. ${sentence.replaceAll("`", "")}`;
+    $("spoken").textContent = `${job.job} ${job.status}. ${job.error ?? sentence.replaceAll("`", "")}`;
   }
   const key = JSON.stringify([sentence, job.error, job.status]);
   if (box.dataset.shown === key) return;
@@ -96,8 +96,7 @@ function showVerdict(job) {
   const line = make("p", { id: "sentence" });
   sentence.split("`").forEach((part, i) => line.append(i % 2 ? make("b", {}, part) : part));
   box.className = job.status === "failed" ? "failed" : vertex ? "named" : "";
-  box.replaceChildren(line);
-  if (job.error) box.append(make("p", { class: "error" }, job.error));
+  box.replaceChildren(...(job.error ? [make("p", { class: "error" }, job.error)] : []), line);
 }
 
 function showFigures(job) {
