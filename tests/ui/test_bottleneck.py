@@ -83,12 +83,14 @@ def test_a_core_that_several_share_evenly():
 
     assert verdict.vertex == "a"
     assert verdict.sentence.startswith("`a` and `read` take the most of a busy core, 35% and 30%:")
-    assert bottleneck([load("read", 0.02), load("a", 0.01)], [0.0]).vertex is None
+    assert bottleneck([load("read", 0.02), load("a", 0.01, inputs=("read",))], [0.0]).vertex is None
     reader = load("read", 1.0, may_block=True)
-    assert bottleneck([reader, load("a", 0.6)], [0.0]).sentence.startswith("`a` takes the most of")
-    assert bottleneck([load("read", 0.02), load("a", 0.97)], [0.0]).sentence.startswith(
-        "`a` takes the most of a busy core, 97%:"
+    assert bottleneck([reader, load("a", 0.6, inputs=("read",))], [0.0]).sentence.startswith(
+        "`a` takes the most of"
     )
+    assert bottleneck(
+        [load("read", 0.02), load("a", 0.97, inputs=("read",))], [0.0]
+    ).sentence.startswith("`a` takes the most of a busy core, 97%:")
 
 
 def test_a_source_whose_items_wait_before_others_is_not_the_bottleneck():
