@@ -325,12 +325,13 @@ def test_it_fits_on_a_small_screen(engine, browser):
         "another job, whose name is such that it would need much more room than there is"
     )
     other.read_from(sources.items([1])).write_to(sinks.noop())
+    page = engine.ui()
     engine.submit(other).join()
     engine.submit(p)
     size = {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        browser.open(engine.ui().url)
+        browser.open(page.url)
         browser.wait(lambda: len(browser.find(".vertex")) == 6)
         assert len(browser.find("#jobs option")) == 2
         width = "return document.documentElement.scrollWidth"
