@@ -15,6 +15,8 @@ from jetlet import JobConfig, Pipeline, agg, service, sinks, sources, whole_item
 from jetlet.core import DAG, Processor, RunHook, Vertex, between, from_
 from jetlet.errors import JobCancelledError, JobFailedError, UnsupportedFeatureError
 from jetlet.jobs.job import JobStatus
+from jetlet.spark.batch import runner
+from jetlet.spark.batch.runner import SparkRunner
 from jetlet.spark.launch.versions import package_version
 
 DIVISION = (
@@ -141,6 +143,27 @@ def test_items_are_rebalanced_over_all_tasks(engine):
     run(engine, p)
     assert sorted(n for _, n in out.items) == list(range(1000))
     assert sorted(Counter(pid for pid, _ in out.items).values()) == [500, 500]
+
+
+def test_no_plan_of_spark_has_too_many_shuffles(engine, monkeypatch):
+    """Spark walks through its plans by recursion, and hangs where its stack does not do."""
+    kept = []
+    keep = SparkRunner._keep
+
+    def noted(self, run, fragment, frame):
+        kept.append(fragment.index)
+        return keep(self, run, fragment, frame)
+
+    monkeypatch.setattr(SparkRunner, "_keep", noted)
+    monkeypatch.setattr(runner, "MAX_SHUFFLES_IN_PLAN", 3)
+    p, out = Pipeline("deep"), sinks.collect()
+    stage = p.read_from(sources.items(range(100)))
+    for _ in range(8):
+        stage = stage.rebalance().map(lambda n: n + 1)
+    stage.write_to(out)
+    run(engine, p)
+    assert sorted(out.items) == list(range(8, 108))
+    assert kept == [3, 6]
 
 
 def test_several_processors_within_a_task_share_its_items(engine):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetlet.core.arguments import error_line
 from jetlet.core.dag import DAG
@@ -76,6 +76,11 @@ _MARK = ("cast(id as int) as target", "0L as at")
 MAX_IN_PLAN = 1024 * 1024
 """Bytes of a broadcast edge that travel within the plan, where Spark has no broadcasts: more than
 that goes once, as a file."""
+
+
+MAX_SHUFFLES_IN_PLAN: Final = 40
+"""Shuffles behind one another that Spark is given as one plan. It walks through plans by recursion,
+and where the stack of a thread of its own does not do, at about 300, nobody hears of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +244,15 @@ class SparkRunner:
         """Run fragments to their end; returns their rows, for sinks that write DataFrames."""
         rows: dict[Fragment, DataFrame] = {}
         ends: list[DataFrame] = []
+        depths: dict[Fragment, int] = {}
         for fragment in fragments:
             frame = self._frame(run, fragment, rows)
-            if fragment in self._kept:
+            depth = 1 + max((depths.get(x.source, 0) for x in fragment.shuffled_inputs), default=-1)
+            is_deep = depth >= MAX_SHUFFLES_IN_PLAN and bool(fragment.shuffled_outputs)
+            if is_deep or (fragment in self._kept and not self._loses_nothing()):
                 frame = self._keep(run, fragment, frame)
+                depth = 0
+            depths[fragment] = depth
             readers = len({x.dest for x in fragment.shuffled_outputs})
             sinks = sum(v in self._sinks for v in fragment.vertices)
             end = self._end(fragment)
@@ -263,15 +273,14 @@ class SparkRunner:
         return rows
 
     def _keep(self, run: Run, fragment: Fragment, frame: DataFrame) -> DataFrame:
-        """Run a fragment once and for all, on a cluster with a copy of its rows on two executors.
-
-        Where driver and executor are one process, none is ever lost alone.
-        """
-        context = context_of(self._spark)
-        if context is not None and is_one_process(context.master or ""):
-            return frame
+        """Run a fragment once and for all; on a cluster two executors have a copy of its rows."""
         self._start_job(run, f"{fragment.name}, to be kept")
-        return kept_on_two_executors(frame)
+        return frame.localCheckpoint() if self._loses_nothing() else kept_on_two_executors(frame)
+
+    def _loses_nothing(self) -> bool:
+        """True if driver and executor are one process: then none is ever lost alone."""
+        context = context_of(self._spark)
+        return context is not None and is_one_process(context.master or "")
 
     def _end(self, fragment: Fragment) -> str | None:
         """Which rows of a fragment the driver has to collect at the end; ``None`` if none."""
