@@ -558,6 +558,10 @@ BY_KEY = {
     "inner": lambda s, key: s.inner_hash_join(few(s), key, whole_item),
     "several": lambda s, key: s.hash_join(few(s).merge(few(s)), key, whole_item),
     "rebalance": lambda s, key: s.rebalance(key),
+    "rebalance to one": lambda s, key: s.rebalance(key).map_stateful(list, lambda state, x: x),
+    "rebalance to an aggregate": lambda s, key: s.rebalance(key).aggregate(
+        agg.of(create=list, accumulate=lambda acc, item: acc)
+    ),
 }
 
 

@@ -96,6 +96,12 @@ class DagBuilder:
             edge.distributed()
 
     @staticmethod
+    def to_one(edge: Edge) -> None:
+        """All items to the only processor; the keys of a rebalance are looked at all the same."""
+        if not edge.checks_every_key:
+            edge.all_to_one()
+
+    @staticmethod
     def key_fn(node: Node, key_fn: KeyFn | None) -> KeyFn | None:
         """A key function as the node's processor applies it."""
         return events.key_of(key_fn) if key_fn is not None and node.takes_events else key_fn
@@ -104,10 +110,12 @@ class DagBuilder:
         """The node's items come out of ``vertex``; failed and late ones of ``side``, if given."""
         self.outputs[id(node)] = Output(vertex, side or vertex)
 
-    def chain(self, node: Node, supplier: Supplier) -> Vertex:
-        """The common case: one vertex that reads the only input."""
+    def chain(self, node: Node, supplier: Supplier, key_fn: KeyFn | None = None) -> Vertex:
+        """The common case: one vertex that reads the only input, which may come by key."""
         vertex = self.vertex(node, supplier)
-        self.connect(node, 0, vertex)
+        edge = self.connect(node, 0, vertex)
+        if key_fn is not None:
+            self.by_key(node, edge, key_fn)
         self.emit(node, vertex)
         return vertex
 
@@ -116,7 +124,7 @@ class DagBuilder:
         vertex = self.vertex(node, supplier, is_single=key_fn is None)
         edge = self.connect(node, 0, vertex)
         if key_fn is None:
-            edge.all_to_one()
+            self.to_one(edge)
         else:
             self.by_key(node, edge, key_fn)
         self.emit(node, vertex)

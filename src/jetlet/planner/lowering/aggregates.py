@@ -49,7 +49,7 @@ def _lower_aggregate(
             dag.by_key(node, edge, key_fns[ordinal], distributed=not is_two_stage)
             edge.may_split_keys = is_two_stage and not node.inputs[ordinal].is_ordered
         elif not is_two_stage:
-            edge.all_to_one()
+            dag.to_one(edge)
     if is_two_stage:
         prepare = vertex
         prepare.deed = grouping_of(operation, key_fns, emits_empty=transform.emits_empty)

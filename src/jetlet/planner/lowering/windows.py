@@ -95,4 +95,4 @@ def _feed(
             dag.by_key(node, edge, transform.key_fns[ordinal], distributed=distributed)
             edge.may_split_keys = not distributed and not node.inputs[ordinal].is_ordered
         elif distributed:
-            edge.all_to_one()
+            dag.to_one(edge)
