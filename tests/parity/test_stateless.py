@@ -8,7 +8,16 @@ import threading
 
 import pytest
 
-from jetlet import Pipeline, service, shared_service, sinks, sources, whole_item
+from jetlet import (
+    Pipeline,
+    agg,
+    service,
+    shared_service,
+    sinks,
+    sources,
+    whole_item,
+    windows,
+)
 from jetlet.core import Processor
 
 NUMBERS = range(2500)
@@ -194,6 +203,49 @@ def test_map_batched_with_a_service_and_coroutines(engine):
 
     for out in (plain, blocking, flight, client):
         assert sorted(out.items) == [10 * x for x in NUMBERS]
+
+
+def test_map_batched_by_key(engine):
+    """Items of a key are in one call at a time, in their order."""
+    tens = service(lambda context: 10)
+
+    def multiply(factor, keys, items):
+        assert keys == [x % 3 for x in items] and len(keys) <= 8
+        return [factor * x for x in items]
+
+    def make_gathers():
+        busy, lasts = set(), {}
+
+        async def gather(keys, items):
+            assert not busy.intersection(keys)
+            busy.update(keys)
+            await asyncio.sleep(0.0001 * (len(items) % 3))
+            busy.difference_update(keys)
+            for key, item in zip(keys, items, strict=True):
+                assert lasts.get(key, -1) < item
+                lasts[key] = item
+            return items
+
+        return gather
+
+    p = Pipeline("batched by key", preserve_order=True)
+    numbers = p.read_from(sources.batch("numbers", range, [100]))
+    keyed = numbers.grouping_key(lambda x: x % 3)
+    times, later, plain = collectors("times later plain").values()
+    keyed.map_batched(multiply, 8, service=tens).write_to(times)
+    keyed.map_batched(make_gathers(), 8, name="later").write_to(later)
+    timed = numbers.add_timestamps(lambda x: x).grouping_key(lambda x: x % 3)
+    timed.map_batched(lambda keys, items: zip(keys, items, strict=True), name="timed").window(
+        windows.tumbling(10)
+    ).aggregate(agg.summing(lambda pair: pair[0])).write_to(plain)
+
+    engine.run(p)
+
+    assert sorted(times.items) == [10 * x for x in range(100)]
+    assert sorted(later.items) == list(range(100))
+    assert {w.start: w.result for w in plain.items} == {
+        start: sum(x % 3 for x in range(start, start + 10)) for start in range(0, 100, 10)
+    }
 
 
 def test_map_batched(engine):

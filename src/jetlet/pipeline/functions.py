@@ -7,6 +7,7 @@ by another name.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,6 +93,28 @@ def with_key_of_item(
         return fn(key_fn(item), item)
 
     return of_item
+
+
+def with_keys_of_items(key_fn: Callable[[Any], Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a list, and maybe a service before it, that is one of keys and the list."""
+
+    def keyed(given: Sequence[Any]) -> list[Any]:
+        *service, items = given
+        return [*service, [key_fn(item) for item in items], items]
+
+    if inspect.iscoroutinefunction(fn):
+
+        @wraps(fn)
+        async def of_items_later(*given: Any) -> Any:
+            return await fn(*keyed(given))
+
+        return of_items_later
+
+    @wraps(fn)
+    def of_items(*given: Any) -> Any:
+        return fn(*keyed(given))
+
+    return of_items
 
 
 def with_service_and_key(

@@ -12,6 +12,7 @@ from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.checks import (
     check_async,
+    check_batched,
     check_count,
     check_late,
     check_operation,
@@ -19,7 +20,12 @@ from jetlet.pipeline.checks import (
     check_timestamps,
     co_arguments,
 )
-from jetlet.pipeline.functions import plain_function, with_key_of_item, with_service_and_key
+from jetlet.pipeline.functions import (
+    plain_function,
+    with_key_of_item,
+    with_keys_of_items,
+    with_service_and_key,
+)
 from jetlet.pipeline.join import interval_join_transform
 from jetlet.pipeline.key_batches import KeyBatches
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, keyed_process
@@ -29,6 +35,7 @@ from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transfo
 from jetlet.pipeline.transforms import (
     AggregateTransform,
     AsyncTransform,
+    BatchedTransform,
     DistinctTransform,
     Kind,
     ProcessTransform,
@@ -298,6 +305,40 @@ class StageWithKey(Generic[T, K]):
                 local_parallelism=local_parallelism,
                 on_error=on_error,
                 **options,
+            )
+        )
+
+    def map_batched(
+        self,
+        fn: Callable[..., Iterable[R]] | Callable[..., Awaitable[Iterable[R]]],
+        max_batch: int = 1024,
+        *,
+        max_wait: float = 0.0,
+        service: ServiceFactory[Any] | None = None,
+        blocking: bool = False,
+        name: str | None = None,
+        local_parallelism: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stage[R]:
+        """Call ``fn(keys, items)`` with lists of up to ``max_batch`` items, each beside its key,
+        and emit the items it returns; with a ``service`` it is ``fn(service, keys, items)``.
+
+        Items with the same key are never in two calls at a time, and come in their order: a
+        coroutine function is called with the next list when it is done with the one before. See
+        :meth:`Stage.map_batched <jetlet.pipeline.stage.Stage.map_batched>` for the other arguments.
+        """
+        check_batched(fn, max_batch, max_wait, service, 1, blocking)
+        return self._stage._add(
+            BatchedTransform(
+                name=name or "map-batched",
+                fn=with_keys_of_items(plain_function(self._key_fn), fn),
+                max_batch=max_batch,
+                max_wait=max_wait,
+                is_blocking=blocking,
+                service=service,
+                key_fn=self._key_fn,
+                local_parallelism=local_parallelism,
+                on_error=on_error,
             )
         )
 

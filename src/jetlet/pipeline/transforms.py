@@ -504,6 +504,15 @@ class BatchedTransform(Transform):
     service: ServiceFactory[Any] | None = None
     max_concurrency: int = 1
     """Lists that a coroutine function is given at a time."""
+    key_fn: KeyFn | None = None
+    """Items come by this key."""
+
+    def keeps_order(self, ordinal: int) -> bool:
+        return self.key_fn is None
+
+    @property
+    def checked_keys(self) -> Sequence[KeyFn | None]:
+        return (self.key_fn,)
 
     @property
     def is_async(self) -> bool:

@@ -53,7 +53,4 @@ def _lower_async(
         policy=sides.policy,
         data_ordinals=sides.data,
     )
-    if transform.key_fn is None:
-        dag.chain(node, supplier)
-    else:
-        dag.keyed(node, supplier, transform.key_fn)
+    dag.chain(node, supplier, transform.key_fn)

@@ -59,7 +59,7 @@ def _fused(
 def _lower_batched(
     transform: BatchedTransform, node: Node, dag: DagBuilder, sides: SideOutputs
 ) -> None:
-    fn, service = transform.fn, transform.service
+    fn, service, key_fn = transform.fn, transform.service, transform.key_fn
     options: dict[str, Any] = {
         "policy": sides.policy,
         "data_ordinals": sides.data,
@@ -75,17 +75,17 @@ def _lower_batched(
             max_concurrency=transform.max_concurrency,
             **options,
         )
-        dag.chain(node, batches)
+        dag.chain(node, batches, key_fn)
         return
     if node.takes_events:
         fn = events.applied_to_list(fn)
     if service is not None:
         blocking = service.is_blocking or transform.is_blocking
         service = replace(service, is_blocking=blocking)
-        dag.chain(node, BatchedSupplier(fn, transform.max_batch, service, **options))
+        dag.chain(node, BatchedSupplier(fn, transform.max_batch, service, **options), key_fn)
         return
     options["blocking"] = transform.is_blocking
-    dag.chain(node, partial(BatchedProcessor, fn, transform.max_batch, **options))
+    dag.chain(node, partial(BatchedProcessor, fn, transform.max_batch, **options), key_fn)
 
 
 @lower.register
