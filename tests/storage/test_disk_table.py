@@ -246,6 +246,29 @@ def test_directory_is_private_and_removed(store, tmp_path):
     assert [path.name for path in base.iterdir()] == ["lock"]
 
 
+def test_nothing_is_left_where_there_was_no_room(tmp_path):
+    code = f"""
+import resource, signal
+from jetlet.core.state_on_disk import StateOnDisk
+from jetlet.errors import RestartableError
+from jetlet.storage.disk_store import DiskStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))  # as if the disk were full
+store = DiskStore(StateOnDisk(1 << 20, {str(tmp_path)!r}))
+table = store.table()
+try:
+    for key in range(1 << 16):
+        table[key] = str(key) * 1000
+except RestartableError as error:
+    print(error)
+store.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith(f"state cannot be written to {tmp_path}: IO error")
+    (base,) = tmp_path.iterdir()
+    assert [path.name for path in base.iterdir()] == ["lock"]
+
+
 def test_directory_of_somebody_else_is_refused(tmp_path):
     base = tmp_path / f"jetlet-state-{os.getuid()}"
     base.mkdir(mode=0o755)

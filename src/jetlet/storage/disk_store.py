@@ -145,7 +145,8 @@ class DiskStore:
     def close(self) -> None:
         """Forget all. It also happens by itself, when nobody has the store any more."""
         if self._db is not None:
-            self._db.close()
+            # To close it would write what is still in memory, which nobody needs, or fail to.
+            self._db.cancel_all_background(True)
             self._db = None
         if self._directory is not None:
             self._directory.close()
