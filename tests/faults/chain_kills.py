@@ -7,8 +7,8 @@
 A state by key counts its items. Each process of the job kills itself with SIGKILL at some point of
 a snapshot, drawn by the seed: while it writes the base of a chain or an increment, when a file is
 whole, before or after the record, or between the removal of two files that a sweep has made
-superfluous. The next one goes on, with as many processors or others. Each key must have counted all
-of its items, each once.
+superfluous. The next one goes on, with as many processors or others, in memory or on disk.
+Each key must have counted all of its items, each once.
 """
 
 from __future__ import annotations
@@ -120,11 +120,13 @@ def run_job(directory, items, seed, points):
     rnd = random.Random(seed)
     sweep.MIN_SLICE, sweep.MAX_SWEEP = 20, 16
     Doom(directory, points).install()
+    on_disk = {"state": "disk", "state_memory": 50_000, "state_dir": str(directory / "scratch")}
     config = JobConfig(
         processing_guarantee="exactly-once",
         snapshot_interval=0.01,
         snapshot_dir=str(directory / "state"),
         default_parallelism=rnd.choice([1, 2, 2, 3]),
+        **rnd.choice([{}, on_disk]),
     )
     with EmbeddedEngine(workers=1) as engine:
         engine.submit(pipeline(directory, items), config).join()
