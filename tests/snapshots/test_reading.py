@@ -215,6 +215,9 @@ def test_command_shows_stages_and_what_they_hold(jobs, tmp_path):
     assert len(lines) == 3
     assert {(line["key"], line["value"]) for line in lines} < EXPECTED
 
+    nothing = show(jobs.state, *signed, "--vertex", "counts", "--key", "7")
+    assert nothing.output == """nothing is kept for the key 7; for the text write --key "'7'"\n"""
+
     wrong = show(jobs.state, *signed, "--vertex", "count")
     assert wrong.exit_code == 2 and "'counts'" in wrong.output
 

@@ -142,8 +142,12 @@ def show(
             for name in contents.vertices:
                 click.echo(json.dumps({"vertex": name}) if as_json else name)
             return
+        is_empty = True
         for entry in islice(contents, limit):
+            is_empty = False
             click.echo(_entry_as_json(entry) if as_json else _entry_as_text(entry))
+        if is_empty and key is not None:
+            click.echo(_nothing_for(key), err=True)
     except PlanningError as error:
         raise Refused(str(error)) from error
     except JetletError as error:
@@ -157,6 +161,12 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _nothing_for(text: str) -> str:
+    key = _literal(text)
+    hint = "" if isinstance(key, str) else f'; for the text write --key "{text!r}"'
+    return f"nothing is kept for the key {key!r}{hint}"
 
 
 def _entry_as_text(entry: StateEntry) -> str:
