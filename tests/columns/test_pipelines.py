@@ -103,6 +103,11 @@ def test_range_beyond_64_bits_stays_a_list():
         agg.all_of(agg.summing(col("id") * 2**45), agg.counting()),
         agg.mapping(col("quantity"), agg.summing()),
         agg.counting().and_then(str),
+        agg.max_by(col("price")),
+        agg.min_by(record(col("quantity"), -col("id"))),
+        agg.max_by(col("quantity")).and_then(it.id),
+        agg.min_by(col("user")),
+        agg.max_by(record(col("quantity") > 2, col("price"))),
     ],
 )
 @pytest.mark.parametrize(
@@ -180,6 +185,16 @@ def test_few_rows_take_the_path_of_items():
     assert rows_of(pa.table({"n": [1, 2, 3]}), lambda s: s.map(col("n") + 1)) == [2, 3, 4]
 
 
+def test_a_rank_that_has_no_order_fails_in_a_table_as_in_a_list():
+    rows = [{"n": i if i != 700 else None} for i in range(1000)]
+    messages = []
+    for items in (rows, pa.Table.from_pylist(rows)):
+        with pytest.raises(JobFailedError) as caught:
+            rows_of(items, lambda s: s.aggregate(agg.max_by(col("n"))))
+        messages.append(str(caught.value).split("\n")[0])
+    assert messages[0] == messages[1]
+
+
 def test_global_sum_is_that_of_the_items():
     of_list, of_table = both(lambda s: s.map(col("quantity")).aggregate(agg.summing()))
     assert of_list == of_table == [sum(row["quantity"] for row in ROWS)]
@@ -200,8 +215,11 @@ EVENTS = [
         agg.averaging(col("value")),
         agg.all_of(agg.counting(), agg.summing(col("x")), agg.averaging(col("value"))),
         agg.all_of(agg.counting(), agg.summing(col("value"))).without_deduct(),
+        agg.max_by(record(col("value"), col("x"))),
+        agg.min_by(-col("x")),
     ],
 )
+@pytest.mark.parametrize("key", [col("key"), None])
 @pytest.mark.parametrize(
     "window",
     [
@@ -211,18 +229,15 @@ EVENTS = [
         windows.sliding(100, 1000),
     ],
 )
-def test_windows_of_a_table_are_those_of_the_list(operation, window):
+def test_windows_of_a_table_are_those_of_the_list(operation, window, key):
     def build(stage):
-        return (
-            stage.add_timestamps(col("at"), 0)
-            .grouping_key(col("key"))
-            .window(window)
-            .aggregate(operation)
-        )
+        events = stage.add_timestamps(col("at"), 0)
+        keyed = events if key is None else events.grouping_key(key)
+        return keyed.window(window).aggregate(operation)
 
     of_list, of_table = both(build, EVENTS)
 
-    assert sorted(of_table) == sorted(of_list)
+    assert sorted(map(repr, of_table)) == sorted(map(repr, of_list))
     assert of_list
     assert {type(result) for result in of_table} == {WindowResult}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["ColumnFrames", "ColumnWindows", "Part"]
+__all__ = ["ColumnFrames", "ColumnWindows", "Part", "by_frame", "frame_ends"]
 
 LARGEST = 2**62
 FEWEST_PLACES = 1024
@@ -58,10 +58,9 @@ class ColumnFrames:
         import pyarrow as pa
 
         assert table.times is not None
-        times = table.times.to_numpy()
-        if len(times) and max(abs(int(times.min())), abs(int(times.max()))) >= LARGEST:
+        ends = frame_ends(table.times, self._length, self._offset)
+        if ends is None:
             raise LeaveToPython("times")
-        ends = times + self._length - (times - self._offset) % self._length
         is_late = ends <= done_upto
         late = table[:0]
         if is_late.any():
@@ -74,21 +73,17 @@ class ColumnFrames:
         return late
 
     def _add_rows(self, table: Table, ends: Numbers) -> None:
-        import numpy as np
         import pyarrow as pa
 
         rows, largest = self._any.rows_of(table)
         if self._any.key_form != VALUE or not _is_stable(rows.schema.types[0]):
             raise LeaveToPython("keys")
-        if (ends[1:] < ends[:-1]).any():
-            order = np.argsort(ends, kind="stable")
-            ends, rows = ends[order], rows.take(pa.array(order))
-        starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1]))).tolist()
-        if len(rows) < steps.LEAST_ROWS * len(starts):
-            raise LeaveToPython("frames of few rows each")
         parts = []
-        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
-            end = int(ends[start])
+        found = _runs(ends)
+        if found is not None:
+            order, ends = found
+            rows = rows.take(pa.array(order))
+        for end, start, stop in _frames_of(ends):
             frame = self._frames.get(end) or GroupedColumns(self._key, self._shape)
             part = rows.slice(start, stop - start)
             frame.check(part, largest)  # all of them, before any is taken
@@ -108,6 +103,47 @@ class ColumnFrames:
             if groups is not None:
                 columns = [groups.column("k0"), *frame.accumulator_columns(groups)]
                 yield end, Table.of_arrays(columns, form)
+
+
+def frame_ends(times: pa.Array, length: int, offset: int) -> Numbers | None:
+    """When the frame of each time ends; ``None`` if there are times that are too far away."""
+    numbers: Numbers = times.to_numpy()
+    if len(numbers) and max(abs(int(numbers.min())), abs(int(numbers.max()))) >= LARGEST:
+        return None
+    ends: Numbers = numbers + length - (numbers - offset) % length
+    return ends
+
+
+def by_frame(table: Table, ends: Numbers) -> list[tuple[int, Table]]:
+    """The rows of each frame with its end; raises if there are few of each."""
+    import pyarrow as pa
+
+    found = _runs(ends)
+    if found is not None:
+        order, ends = found
+        table = table.take(pa.array(order))
+    return [(end, table[start:stop]) for end, start, stop in _frames_of(ends)]  # type: ignore[misc]
+
+
+def _runs(ends: Numbers) -> tuple[Numbers, Numbers] | None:
+    """What brings rows into the order of their frames, and these; ``None`` if they are in order."""
+    import numpy as np
+
+    if not (ends[1:] < ends[:-1]).any():
+        return None
+    order = np.argsort(ends, kind="stable")
+    return order, ends[order]
+
+
+def _frames_of(ends: Numbers) -> list[tuple[int, int, int]]:
+    """The end of each frame, and where its rows begin and end."""
+    import numpy as np
+
+    starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1]))).tolist()
+    if len(ends) < steps.LEAST_ROWS * len(starts):
+        raise LeaveToPython("frames of few rows each")
+    stops = [*starts[1:], len(ends)]
+    return [(int(ends[start]), start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
 def _is_stable(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from jetlet.columns.accumulators import can_accumulate
 from jetlet.columns.arrow import is_for_columns
+from jetlet.columns.best import BestRows
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.processor import Processor
 from jetlet.core.state_on_disk import StateKind
@@ -337,6 +338,13 @@ class AggregatingTransform(Transform):
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
         return list(enumerate(self.key_fns or ()))
 
+    def adds_columns(self, ordinal: int) -> bool:
+        """True if the operation works on columns of that input, and the key as well."""
+        operation = self.operation
+        return (can_accumulate(operation.shape) or BestRows.can_do(operation)) and (
+            self.key_fns is None or is_for_columns(self.key_fns[ordinal])
+        )
+
     @property
     def trials(self) -> Sequence[Trial | None]:
         key_fns = self.key_fns or (None,) * self.operation.arity
@@ -357,12 +365,7 @@ class WindowTransform(AggregatingTransform):
     window: Window
 
     def takes_columns(self, ordinal: int) -> bool:
-        return (
-            self.has_two_stages
-            and can_accumulate(self.operation.shape)
-            and self.key_fns is not None
-            and is_for_columns(self.key_fns[ordinal])
-        )
+        return self.has_two_stages and self.adds_columns(ordinal)
 
     def gives_columns(self, are_taken: bool) -> bool:
         return are_taken and self.operation.has_plain_result
@@ -793,9 +796,7 @@ class AggregateTransform(AggregatingTransform):
         return self.key_fns is not None
 
     def takes_columns(self, ordinal: int) -> bool:
-        return can_accumulate(self.operation.shape) and (
-            self.key_fns is None or is_for_columns(self.key_fns[ordinal])
-        )
+        return self.adds_columns(ordinal)
 
     def keeps_order(self, ordinal: int) -> bool:
         return False

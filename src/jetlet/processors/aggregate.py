@@ -18,6 +18,7 @@ from typing import Any
 
 from jetlet.columns.accumulators import GroupedColumns, accumulator_of, can_accumulate
 from jetlet.columns.arrow import is_for_columns, tree_of
+from jetlet.columns.best import BestRows
 from jetlet.columns.steps import Attempts
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import BroadcastKey
@@ -162,6 +163,7 @@ class AccumulateByKeyProcessor(KeyedProcessor):
             if can_accumulate(operation.shape):
                 assert operation.shape is not None
                 self._columns = GroupedColumns(tree, operation.shape)
+        self._best = BestRows.of(operation, key_fns)
         self._attempts = Attempts()
 
     def _add_columns(self, table: Table) -> bool:
@@ -190,6 +192,8 @@ class AccumulateByKeyProcessor(KeyedProcessor):
         if batch.__class__ is Table and self._add_columns(batch):
             self._pass_on_if_grown()
             return
+        if self._best is not None and batch.__class__ is Table:
+            batch = self._best.among(batch)
         key_fn = self._key_fns[ordinal]
         keys: Iterator[Any] = iter(batch) if key_fn is None else iter(self._keys(key_fn, batch))
         table = self._table.table
@@ -298,6 +302,7 @@ class AccumulateProcessor(BatchProcessor):
         self._value = operation.create()
         self._is_emitted = False
         self._in_columns = operation.combine is not None and can_accumulate(operation.shape)
+        self._best = BestRows.of(operation, None)
         self._attempts = Attempts()
 
     def _add_columns(self, table: Table) -> bool:
@@ -318,8 +323,11 @@ class AccumulateProcessor(BatchProcessor):
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
         self._has_result = True
-        if batch.__class__ is Table and self._add_columns(batch):
-            return
+        if batch.__class__ is Table:
+            if self._add_columns(batch):
+                return
+            if self._best is not None:
+                batch = self._best.among(batch)
         try:
             self._value = self._accumulate[ordinal](self._value, batch)
         except Exception as error:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.aggregates.loop import KeyedLoop, LoopBody, keyed_loop
-from jetlet.pipeline.aggregates.shape import Shape
+from jetlet.pipeline.aggregates.shape import Best, Shape
 from jetlet.pipeline.aggregates.tables import (
     TableCombiner,
     TableDeductor,
@@ -88,6 +88,8 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     shape: Shape | None = None
     """What an accumulator is made of, if it is sums and counts: then it can be worked out over
     columns."""
+    best: Best | None = None
+    """Which item an accumulator is, if it is one of them: then all others need not become items."""
     has_plain_result: bool = False
     """True if the result is what the accumulator is, with tuples for lists."""
     name: str = "aggregate"

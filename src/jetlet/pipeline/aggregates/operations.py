@@ -21,7 +21,7 @@ from jetlet.pipeline.aggregates.operation import (
     check_function,
     check_whole_number,
 )
-from jetlet.pipeline.aggregates.shape import Part
+from jetlet.pipeline.aggregates.shape import Best, Part
 from jetlet.pipeline.functions import call_each, whole_item
 
 __all__ = [
@@ -222,6 +222,7 @@ def _extreme(
         combine=combine,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody(write_create, write_add, write_first),),
+        best=Best(key, is_largest=symbol == ">"),
         name=name,
     )
 

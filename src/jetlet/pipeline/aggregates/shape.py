@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Part", "Shape"]
+__all__ = ["Best", "Part", "Shape"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,3 +19,11 @@ class Part:
 
 Shape: TypeAlias = "Part | tuple[Shape, ...]"
 """An accumulator that is one number, or a list of others, in this order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Best:
+    """An accumulator that is the item with the greatest, or the least, ``key(item)``."""
+
+    key: Callable[[Any], Any]
+    is_largest: bool

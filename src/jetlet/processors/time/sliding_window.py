@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from types import NoneType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jetlet.columns.accumulators import can_accumulate
+from jetlet.columns.accumulators import accumulator_of, can_accumulate
 from jetlet.columns.arrow import is_for_columns, tree_of
+from jetlet.columns.best import BestRows
 from jetlet.columns.function import column_function
 from jetlet.columns.steps import Attempts
-from jetlet.columns.windows import ColumnFrames, ColumnWindows
+from jetlet.columns.windows import ColumnFrames, ColumnWindows, by_frame, frame_ends
 from jetlet.core.inbox import Inbox
 from jetlet.core.items import MIN_TIMESTAMP, BroadcastKey, Watermark
 from jetlet.core.outbox import Ordinals, Outbox
@@ -51,6 +52,9 @@ from jetlet.processors.time.window_loops import FrameLoop, ResultLoop, frame_loo
 from jetlet.snapshots.incremental import Table, TableChange, Tables
 from jetlet.storage.disk_store import DiskStore
 from jetlet.storage.disk_table import DiskTable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Operation = AggregateOperation[Any, Any, Any]
 KeyFn = Callable[[Any], Any]
@@ -156,6 +160,11 @@ class SlidingWindowProcessor(EventStateProcessor):
         """With ``deduct``, if the operation does not count: the last frame that each key is in."""
         self._column_frames = self._new_column_frames()
         """In a first stage: events that are columns."""
+        self._best = None if takes_frames else BestRows.of(operation, key_fns)
+        self._sums = (
+            key_fns is None and operation.combine is not None and can_accumulate(operation.shape)
+        )
+        """True if all that is in a frame can be worked out over columns."""
         self._attempts = Attempts()
         self._may_use_columns = (
             takes_frames
@@ -231,10 +240,13 @@ class SlidingWindowProcessor(EventStateProcessor):
             for frame in batch:
                 self._add_frame(frame.end, frame.table)
             return
+        if batch.__class__ is Columns:
+            if self._best is not None:
+                batch = self._best_of(self._best, batch)
+            elif self._add_columns(batch) or self._add_sums(batch):
+                return
         if self._key_fns is None:
             self._add_unkeyed(ordinal, batch)
-            return
-        if batch.__class__ is Columns and self._add_columns(batch):
             return
         events = iter(batch)
         try:
@@ -262,6 +274,40 @@ class SlidingWindowProcessor(EventStateProcessor):
         if late:
             self._drop_late(late.without_times().items())
         return True
+
+    def _frame_ends(self, events: Columns) -> np.ndarray[Any, Any] | None:
+        """When the frame of each event ends; ``None`` if the items are to tell."""
+        window = self._window
+        if window.has_gaps or window.frame_length is None or events.times is None:
+            return None
+        ends = frame_ends(events.times, window.frame_length, window.offset)
+        return ends if ends is not None and ends.min() > self._time else None
+
+    def _best_of(self, best: BestRows, events: Columns) -> Columns:
+        """The events that come into question; all of them, if any of them is late."""
+        ends = self._frame_ends(events)
+        return events if ends is None else best.among(events, ends)
+
+    def _add_sums(self, events: Columns) -> bool:
+        """Add events without keys as columns; false if the items are to be added."""
+        if not self._sums or not self._attempts.begin(events):
+            return False
+        operation = self._operation
+        assert operation.shape is not None
+        assert operation.combine is not None
+        ends = self._frame_ends(events)
+        try:
+            parts = [] if ends is None else by_frame(events, ends)
+            values = [(end, accumulator_of(operation.shape, part)) for end, part in parts]
+        except Exception:  # the items tell which of them it was
+            values = []
+        self._attempts.end(has_worked=bool(values))
+        for end, value in values:
+            table = self._frames[end]
+            if self.touched is not None:
+                self.touched[end][None] = None
+            table[None] = operation.combine(table[None], value) if table else value
+        return bool(values)
 
     def _add_unkeyed(self, ordinal: int, batch: Sequence[Any]) -> None:
         times = [event[0] for event in batch]
