@@ -11,7 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NAMES = sorted(
-    p.stem for p in HERE.glob("*.py") if p.stem not in ("__init__", "__main__", "measure")
+    [p.stem for p in HERE.glob("*.py") if p.stem not in ("__init__", "__main__", "measure")]
+    + [p.parent.name for p in HERE.glob("*/__main__.py")]
 )
 
 
