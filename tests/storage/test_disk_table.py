@@ -34,6 +34,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("append"), KEYS, st.integers(0, 9)),
         st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
         st.tuples(st.just("update"), st.lists(KEYS, max_size=5), st.integers(0, 9)),
+        st.tuples(st.just("load"), st.lists(KEYS, max_size=5), st.integers(0, 9)),
         st.tuples(st.just("get"), KEYS, st.none()),
         st.tuples(st.just("in"), KEYS, st.none()),
         st.tuples(st.just("pop"), KEYS, st.none()),
@@ -60,6 +61,9 @@ def apply(table, name, key, value):
         table[key] = value
     elif name == "update":
         table.update([(each, value) for each in key])
+    elif name == "load":
+        entries = [(each, value) for each in key]
+        table.load(iter(entries)) if isinstance(table, DiskTable) else table.update(entries)
     elif name == "get":
         return table.get(key, "nothing")
     elif name == "in":

@@ -9,7 +9,7 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.incremental import IncrementalProcessor, KeyTable, TableKeys
+from jetlet.processors.incremental import IncrementalProcessor, KeyTable, TableKeys, load
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import StateSaver
@@ -113,7 +113,10 @@ class DistinctProcessor(IncrementalProcessor):
         return {"state": "distinct keys"}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        self._seen.update([key for key, _ in inbox.take()])
+        if isinstance(self._seen, TableKeys):
+            load(self._seen.table, inbox.take())
+        else:
+            self._seen.update([key for key, _ in inbox.take()])
 
     @property
     def tables(self) -> Tables:

@@ -12,7 +12,7 @@ from jetlet.processors.state_saver import StateSaver
 from jetlet.snapshots.incremental import Incremental
 from jetlet.storage.disk_table import DiskTable
 
-__all__ = ["IncrementalProcessor", "KeyTable", "TableKeys", "keys_to_remove"]
+__all__ = ["IncrementalProcessor", "KeyTable", "TableKeys", "keys_to_remove", "load"]
 
 
 class IncrementalProcessor(BatchProcessor, Incremental):
@@ -87,6 +87,14 @@ class TableKeys:
 
     def __len__(self) -> int:
         return len(self.table)
+
+
+def load(table: MutableMapping[Any, Any], entries: Iterable[tuple[Any, Any]]) -> None:
+    """Add entries of a snapshot to a table."""
+    if isinstance(table, DiskTable):
+        table.load(entries)
+    else:
+        table.update(entries)
 
 
 def keys_to_remove(table: Mapping[Any, Any]) -> Iterable[Any]:

@@ -10,7 +10,7 @@ from jetlet.core.outbox import Ordinals
 from jetlet.pipeline.aggregates.loop import MISSING, GeneratedCode
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.processors.base import ErrorPolicy
-from jetlet.processors.incremental import IncrementalProcessor
+from jetlet.processors.incremental import IncrementalProcessor, load
 from jetlet.processors.item_failure import item_at, lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
@@ -100,7 +100,7 @@ class RollingAggregateProcessor(IncrementalProcessor):
         return {"state": self._operation.definition}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        self._table.update(inbox.take())
+        load(self._table, inbox.take())
 
     @property
     def tables(self) -> Tables:

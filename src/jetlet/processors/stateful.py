@@ -14,7 +14,7 @@ from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
-from jetlet.processors.incremental import IncrementalProcessor, keys_to_remove
+from jetlet.processors.incremental import IncrementalProcessor, keys_to_remove, load
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
@@ -165,7 +165,7 @@ class StatefulProcessor(IncrementalProcessor):
         return {"state": "by key"}
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
-        self._states.update(inbox.take())
+        load(self._states, inbox.take())
 
     @property
     def tables(self) -> Tables:

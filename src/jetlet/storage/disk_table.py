@@ -160,6 +160,46 @@ class DiskTable(MutableMapping[Any, Any]):
             else:
                 self[key] = value
 
+    def load(self, entries: Iterable[tuple[Any, Any]]) -> None:
+        """The same as ``update``, for many that are not needed at once.
+
+        As soon as memory is full they are written without having been there.
+        """
+        each = iter(entries)
+        for key, value in each:
+            if self.is_on_disk:
+                self._load(chain(((key, value),), each))
+            else:
+                self.update(((key, value),))
+
+    def _load(self, entries: Iterator[tuple[Any, Any]]) -> None:
+        prefix, get, kinds = self._prefix, self._store.db.get, self.key_types
+        batch, placed = self._batch(), dict[int, None]()
+        for key, value in entries:
+            number = hash(key)
+            place = prefix + (number & _MASK).to_bytes(8, "big")
+            if (
+                number in placed
+                or number in self._new
+                or number in self._crowded
+                or get(place) is not None
+            ):
+                self._store.write(batch)  # there is this key, or another one with its hash
+                batch = self._batch()
+                placed.clear()
+                self[key] = value
+                continue
+            placed[number] = None
+            self._absent.discard(key)
+            self._count += 1
+            kinds.add(type(key))
+            try:
+                data = pickle.dumps((key, value), 5)
+            except Exception:
+                data = _dumped((key, value))
+            batch.put(place, data)
+        self._store.write(batch)
+
     def clear(self) -> None:
         if self.is_on_disk:
             batch = self._batch()

@@ -26,6 +26,7 @@ from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.processors.base import ErrorPolicy, Output
 from jetlet.processors.coroutines.deadlines import MAX_STALE, push_all
 from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
+from jetlet.processors.incremental import load
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_key
 from jetlet.processors.stateful import FILTER, FLAT_MAP, MAP, DropWhen, LastWords, then_drop
@@ -259,12 +260,14 @@ class ExpiringStateProcessor(EventStateProcessor):
         return self._emit()
 
     def restore_from_snapshot(self, inbox: Inbox) -> None:
+        entries = []
         for key, value in inbox:
             if isinstance(key, BroadcastKey):
                 self._saved_time.restore(value)
                 continue
-            self._entries[key] = value
+            entries.append((key, value))
             heappush(self._deadlines, (value[_TIME] + self._ttl, next(self._numbers), key))
+        load(self._entries, entries)
         if self._far is not None:
             self._far.park(self._deadlines)
 
