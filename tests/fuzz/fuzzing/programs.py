@@ -80,7 +80,7 @@ MILD = st.builds(
 def step(draw, name, *, fails, streams, branch, joined):
     pick = lambda *values: draw(st.sampled_from(values))
     kinds = ["Map", "Map", "Filter", "FlatMap", "Custom", "Rebalance", "Stateful", "HashJoin"]
-    kinds += ["Windowed", "Merge", "Timestamps"]
+    kinds += ["Windowed", "Merge", "Timestamps", "KeyedMap"]
     if not fails:
         kinds += ["Take"]  # what is not wanted by anybody does not fail
     if not streams:
@@ -122,6 +122,9 @@ def step(draw, name, *, fails, streams, branch, joined):
             drops_at=0 if is_simple else pick(0, 0, 2, 3),
             ends=False if is_simple else is_keyed(),
         )
+    elif kind == "KeyedMap":
+        how = pick("async", "batched", "async batched", "batches")
+        made = steps.KeyedMap(**common, how=how)
     elif kind == "HashJoin":
         made = steps.HashJoin(**common, is_inner=is_keyed(), build_side=joined())
     elif kind == "Merge":

@@ -8,7 +8,7 @@ the item what depends on it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -481,6 +481,51 @@ class Expiring(Step):
             counts[key] += 1
             out.append((key, counts[key], 0))
         return out + [(key, -n, 0) for key, n in counts.items() if self.evicts]
+
+
+@dataclass(frozen=True)
+class KeyedMap(Step):
+    """``how``: coroutines by item, lists of items of all keys, with a coroutine too, or of each."""
+
+    how: str
+
+    def build(self, stage, run):
+        check = self.check
+        keyed, options = stage.grouping_key(key_of), self.options(run)
+
+        def apply(key, item):
+            check(item)
+            return key, item[1], item[2]
+
+        async def later(key, item):
+            await asyncio.sleep(0)
+            return apply(key, item)
+
+        async def all_later(one, keys, items):
+            await asyncio.sleep(0)
+            return [apply(key, item) for key, item in zip(keys, items, strict=True)]
+
+        if self.how == "async":
+            return keyed.map_async(later, max_concurrency=3, **options)
+        if self.how == "batched":
+            return keyed.map_batched(
+                lambda keys, items: [apply(*each) for each in zip(keys, items, strict=True)],
+                7,
+                **options,
+            )
+        if self.how == "async batched":
+            return keyed.map_batched(all_later, 3, service=SERVICE, **options)
+        batches = keyed.batch_by_key(3, name=self.name)
+        return batches.map(lambda batch: (batch[0], len(batch[1]), 0), name=f"{self.name} item")
+
+    def expect(self, items, expected):
+        if self.how != "batches":
+            return [(item[0], item[1], item[2]) for item in self.good(items, expected, key_of)]
+        counts = Counter()
+        for item in replace(self, fault=None, on_error="fail").good(items, expected, key_of):
+            counts[item[0]] += 1
+        sizes = [(key, [3] * (n // 3) + [n % 3] * (n % 3 > 0)) for key, n in counts.items()]
+        return [(key, size, 0) for key, each in sizes for size in each]
 
 
 @dataclass(frozen=True)
