@@ -79,7 +79,12 @@ def test_newest_and_lag(system):
     assert consumer.lag(P0, None) == 3
     assert consumer.lag(P0, 0) == 2
     assert consumer.lag(P0, 2) == 0
-    consumer.close()
+    latest = system.consumer({P0: Start(None, "latest")})
+    assert latest.lag(P0, None) == 0
+    send(system, "d")
+    assert latest.lag(P0, None) == 1
+    for each in (consumer, latest):
+        each.close()
 
 
 def test_timestamps_are_kept(system):

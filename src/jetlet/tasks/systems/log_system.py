@@ -142,6 +142,7 @@ class LogConsumer(SystemConsumer):
         self._keyed = keyed
         self._logs = {name: system._open(name) for name in {key.stream for key in starts}}
         self._readers = {key: self._reader(key, start) for key, start in starts.items()}
+        self._began = {key: reader.offset for key, reader in self._readers.items()}
         self._watch: LogWatch | None = None
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -189,7 +190,7 @@ class LogConsumer(SystemConsumer):
 
     def lag(self, partition: SystemStreamPartition, after: Offset | None) -> int | None:
         end = end_offset(self._system.partition_path(partition))
-        return end if after is None else end - 1 - int(after)
+        return end - (self._began[partition] if after is None else int(after) + 1)
 
     def close(self) -> None:
         if self._watch is not None:

@@ -200,6 +200,7 @@ class InMemoryConsumer(SystemConsumer):
             else 0
             for key, start in starts.items()
         }
+        self._began = dict(self._next)
         self._wake: Callable[[], None] | None = None
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -228,7 +229,8 @@ class InMemoryConsumer(SystemConsumer):
         return polled or None
 
     def lag(self, partition: SystemStreamPartition, after: Offset | None) -> int | None:
-        return len(self._records[partition]) - (after + 1 if isinstance(after, int) else 0)
+        first = after + 1 if isinstance(after, int) else self._began[partition]
+        return len(self._records[partition]) - first
 
     def close(self) -> None:
         for stream in set(self._streams.values()):

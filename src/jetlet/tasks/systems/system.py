@@ -72,7 +72,9 @@ class SystemConsumer(ABC):
         """
 
     def lag(self, partition: SystemStreamPartition, after: Offset | None) -> int | None:
-        """How many messages follow the offset, as far as that is known without waiting."""
+        """How many messages follow the offset, or without one the start, as far as that is
+        known without waiting.
+        """
         return None
 
     def interrupt(self) -> None:  # noqa: B027 - optional
