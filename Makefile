@@ -47,7 +47,10 @@ setup: $(INSTALLED) ## make .venv and install Jetlet in it, once
 demo: setup ## run the example
 	@$(DEMO)
 
+# More than forty JVMs are started, each with half the processor time where there is an archive of
+# classes. Otherwise a session makes it when its process ends, for the next one.
 test: lint ## lint, then run the tests (PYTEST_ARGS="-k name" to choose)
+	@$(BIN)/python -m jetlet.spark.launch.warm_up >$(VENV)/archive.log 2>&1 || true
 	$(PYTEST) $(or $(PYTEST_ARGS),-n $(JOBS))
 
 check: lint ## lint, then run the tests without Spark, processes and servers (a minute or two)
