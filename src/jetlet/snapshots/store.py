@@ -83,7 +83,6 @@ class SnapshotStore:
     ) -> None:
         self._storage = storage
         self._signer = signer
-        self._root = root
         self._job_name = job_name
         self.directory = storage.join(root, "jobs", file_name(job_name))
         self._epochs = Epochs(storage, self.directory, job_name, signer)
