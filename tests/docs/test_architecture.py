@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -27,12 +26,8 @@ def spoken_of(paper, kind):
 
 
 def classes():
-    return {
-        node.name
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    }
+    source = (path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    return {name for text in source for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("paper", [p for p in PAPERS if p.exists()], ids=lambda p: p.name)
