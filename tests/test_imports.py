@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,22 @@ def test_module_imports_only_from_below(path):
     assert upwards - CONVENIENCES == set()
 
 
+def test_no_modules_import_each_other():
+    """When they are imported; a function may import what uses its module."""
+    names = {name_of(path): path for path in ROOT.rglob("*.py")}
+    graph = {
+        name: {
+            each if each in names else each.rpartition(".")[0]
+            for each in imported_names(top_level(ast.parse(path.read_text())))
+        }
+        - {name}
+        for name, path in names.items()
+    }
+    assert "jetlet.core.dag" in graph["jetlet.jobs.embedded"]
+
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
 HOSTS = [p for folder in ("execution", "jobs", "spark") for p in (ROOT / folder).rglob("*.py")]
 
 
@@ -156,20 +173,35 @@ def layer_of(file):
 def imported_layers(tree):
     """The layers that a module imports at run time, also inside functions."""
     ignored = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
-    for node in ast.walk(tree):
-        if id(node) in ignored:
-            continue
+    for name in imported_names(node for node in ast.walk(tree) if id(node) not in ignored):
+        parts = name.split(".")
+        if parts[0] == "jetlet" and len(parts) > 1:
+            yield parts[1] if (ROOT / parts[1]).exists() else home_of(parts[1])
+
+
+def imported_names(nodes):
+    """What statements among these import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "jetlet" and len(parts) > 1:
-                yield parts[1] if (ROOT / parts[1]).exists() else home_of(parts[1])
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def top_level(tree):
+    """What is run when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        is_run = isinstance(node, ast.stmt | ast.ExceptHandler) and not is_for_types(node)
+        if is_run and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from top_level(node)
+
+
+def name_of(path):
+    """A module's name."""
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def home_of(name):
@@ -178,10 +210,12 @@ def home_of(name):
 
 
 def type_checking_blocks(tree):
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If)
+    return [node for node in ast.walk(tree) if is_for_types(node)]
+
+
+def is_for_types(node):
+    return (
+        isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
         and node.test.id == "TYPE_CHECKING"
-    ]
+    )
