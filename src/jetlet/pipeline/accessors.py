@@ -8,9 +8,10 @@ In a generated loop the call of such a function costs more than all that it does
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 _OTHER_FLAGS = (
@@ -32,9 +33,13 @@ _SUBSCRIPT = (("BINARY_SUBSCR", ""), ("BINARY_OP", "[]"))
 
 def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
     """``item[1]`` for ``lambda x: x[1]``, ``item.a.b`` for ``lambda x: x.a.b``; else ``None``."""
-    if type(fn) is not FunctionType:
-        return None
-    code = fn.__code__
+    path = _path(fn.__code__) if type(fn) is FunctionType else None
+    return None if path is None else item + path
+
+
+@functools.lru_cache(maxsize=1024)
+def _path(code: CodeType) -> str | None:
+    """What follows the argument. Each processor of a vertex asks for that of the same functions."""
     if (
         code.co_argcount != 1
         or code.co_kwonlyargcount
@@ -45,7 +50,7 @@ def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
     ):
         return None
     text, constant = "", None
-    steps = [step for step in dis.get_instructions(fn) if step.opname not in ("RESUME", "NOP")]
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP")]
     if len(steps) < 3 or steps[0].opname not in _ARGUMENT or steps[-1].opname != "RETURN_VALUE":
         return None
     for step in steps[1:-1]:
@@ -59,4 +64,4 @@ def accessor_text(fn: Callable[[Any], Any], item: str) -> str | None:
             text += f".{step.argval}"
         else:
             return None
-    return item + text if constant is None else None
+    return text if constant is None else None

@@ -14,12 +14,13 @@ goes on with the items behind.
 from __future__ import annotations
 
 import dis
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from itertools import islice, pairwise
 from operator import length_hint
-from types import FunctionType, GeneratorType
+from types import CodeType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from jetlet.pipeline.source import BATCH_SIZE
@@ -57,9 +58,14 @@ def returns_display(fn: Callable[[Any], Any]) -> bool:
     Nobody then has to look at what it has returned, which for a small function takes a tenth of
     its time.
     """
-    if not isinstance(fn, FunctionType) or fn.__code__.co_flags & _MAKES_SOMETHING_ELSE:
+    return isinstance(fn, FunctionType) and _returns_display(fn.__code__)
+
+
+@functools.lru_cache(maxsize=1024)
+def _returns_display(code: CodeType) -> bool:
+    if code.co_flags & _MAKES_SOMETHING_ELSE:
         return False
-    instructions = list(dis.get_instructions(fn))
+    instructions = list(dis.get_instructions(code))
     return all(
         before.opname in _DISPLAYS and not each.is_jump_target
         for before, each in pairwise(instructions)
