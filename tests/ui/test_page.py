@@ -221,6 +221,31 @@ def test_of_many_dead_letters_the_latest_are_shown(engine, browser):
     assert browser.text("#panel p") == f"The latest {shown} of 100."
 
 
+def test_what_is_focused_stays_so_when_something_comes(engine, browser):
+    from selenium.webdriver import ActionChains, Keys
+
+    def fail(item):
+        raise ValueError(f"no {item}")
+
+    items = [1]
+    p = Pipeline("bad")
+    source = sources.stream("told", create=lambda context: items, fill=hand_over)
+    stage = p.read_from(source).without_timestamps().map(fail, name="fail", on_error="skip")
+    stage.write_to(sinks.noop())
+    engine.submit(p)
+    browser.open(engine.ui().url)
+    browser.click("#tab-letters")
+    browser.wait(lambda: len(browser.find("#panel summary")) == 1)
+    browser.driver.execute_script("document.querySelector('#panel summary').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
+    browser.wait(lambda: browser.find("#panel details[open]"))
+    items.append(2)
+    browser.wait(lambda: len(browser.find("#panel summary")) == 2)
+    assert browser.text("#tab-letters") == "Dead letters (2)"
+    assert "no 1" in browser.driver.execute_script("return document.activeElement.textContent")
+    assert "no 1" in browser.text("#panel details[open] summary")
+
+
 def test_a_page_for_looking_only_has_no_buttons(browser):
     p = Pipeline("looked-at")
     p.read_from(endless()).write_to(sinks.noop())

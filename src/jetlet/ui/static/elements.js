@@ -31,12 +31,15 @@ function table(headers, rows, texts = [0]) {
       ...row.map((cell, i) => make("td", { class: isText(i) }, cell)))))));
 }
 
-// Puts something new into a place, scrolled as it was; but not while text in it is selected.
+// Puts something new into a place, scrolled and focused as it was; but not while text in it is
+// selected.
 function renew(place, parts) {
   const selection = getSelection();
   if (!selection.isCollapsed && place.contains(selection.anchorNode)) return;
   const scrolled = [...place.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  const held = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   place.replaceChildren(...parts.filter(Boolean));
+  if (held) [...place.querySelectorAll("[data-key]")].find((each) => each.dataset.key === held)?.focus({ preventScroll: true });
   place.querySelectorAll(".scroll").forEach((each, i) => (each.scrollLeft = scrolled[i] ?? 0));
 }
 

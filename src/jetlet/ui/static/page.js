@@ -18,12 +18,20 @@ const page = {
   wanted: "", // What the log is filtered by.
   level: "debug", // And above.
   openLetters: new Set(),
+  pressedAt: -Infinity, // When a button of the mouse went down that has not come up.
+  waiting: null, // The state that is shown when it does.
   shown: "", // What the panel shows, so that it is left alone while nothing changes.
 };
 
 // --- All of it ------------------------------------------------------------------------------
 
 function show(state) {
+  // What is pressed must be there when the mouse is let go, or nothing comes of it.
+  if (performance.now() - page.pressedAt < 1000) {
+    page.waiting = state;
+    return;
+  }
+  page.waiting = null;
   const before = page.state?.job;
   const job = state.job;
   // How full queues were in the end says nothing.
@@ -451,6 +459,14 @@ $("jobs").addEventListener("change", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && page.chosen) choose(page.chosen);
 });
+document.addEventListener("pointerdown", () => (page.pressedAt = performance.now()));
+for (const kind of ["pointerup", "pointercancel"]) {
+  document.addEventListener(kind, () => {
+    page.pressedAt = -Infinity;
+    // Behind the click.
+    setTimeout(() => page.waiting && show(page.waiting));
+  });
+}
 document.addEventListener("visibilitychange", () => {
   if (page.isReport || page.source?.readyState === undefined) return;
   // A page that nobody sees costs the job nothing.

@@ -14,18 +14,16 @@ const TABS = {
 function showTabs(job) {
   const there = Object.entries(TABS).filter(([, [, applies]]) => applies(job)).map(([id]) => id);
   if (!there.includes(page.tab)) page.tab = there[0];
-  const letters = asides(job);
-  const key = JSON.stringify([there, page.tab, letters]);
+  const key = JSON.stringify([there, page.tab]);
   if ($("tabs").dataset.shown !== key) {
     $("tabs").dataset.shown = key;
     const hadFocus = $("tabs").contains(document.activeElement);
-    $("tabs").replaceChildren(...there.map((id) => {
-      const extra = id === "letters" && letters ? ` (${count(letters)})` : "";
-      return make("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === page.tab), "aria-controls": "panel", tabindex: id === page.tab ? 0 : -1, onclick: () => open(id), onkeydown: (event) => step(event, there, id) }, TABS[id][0] + extra);
-    }));
+    $("tabs").replaceChildren(...there.map((id) => make("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === page.tab), "aria-controls": "panel", tabindex: id === page.tab ? 0 : -1, onclick: () => open(id), onkeydown: (event) => step(event, there, id) }, TABS[id][0])));
     $("panel").setAttribute("aria-labelledby", `tab-${page.tab}`);
     if (hadFocus) $(`tab-${page.tab}`).focus();
   }
+  const letters = asides(job);
+  $("tab-letters").textContent = TABS.letters[0] + (letters ? ` (${count(letters)})` : "");
   const content = TABS[page.tab][2];
   content(job, `${job.id} ${page.tab} `);
 }
@@ -74,7 +72,7 @@ function showStages(job, key) {
     job.stages.length ? table(["stage", "tasks", "running", ""], job.stages.map((stage) => {
       const bar = make("i", { class: stage.active ? "active" : null });
       bar.style.width = `${stage.total ? (stage.done / stage.total) * 100 : 0}%`;
-      return [stage.spark_stage === null || !link ? stage.name : make("a", { href: `${link}/stages/stage/?id=${stage.spark_stage}&attempt=0`, ...ELSEWHERE }, stage.name), `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
+      return [stage.spark_stage === null || !link ? stage.name : make("a", { href: `${link}/stages/stage/?id=${stage.spark_stage}&attempt=0`, "data-key": stage.name, ...ELSEWHERE }, stage.name), `${stage.done} of ${stage.total ?? "?"}`, String(stage.active || ""), make("span", { class: "meter" }, bar)];
     })) : null,
     link ? make("p", {}, make("a", { href: link, ...ELSEWHERE }, "Spark's own page")) : null,
   ]);
@@ -138,7 +136,7 @@ function showLetters(job, key) {
   fill(key + JSON.stringify([job.letters, all]), () => (job.letters.length ? [...some, ...[...job.letters].reverse().map((letter) => {
     const id = `${letter.time_ms} ${letter.stage} ${letter.item}`;
     return make("details", { open: page.openLetters.has(id), ontoggle: (event) => page.openLetters[event.currentTarget.open ? "add" : "delete"](id) },
-      make("summary", {}, `${clock(letter.time_ms)} ${letter.stage}: `, make("code", {}, letter.item), ` — ${letter.error}`),
+      make("summary", { "data-key": id }, `${clock(letter.time_ms)} ${letter.stage}: `, make("code", {}, letter.item), ` — ${letter.error}`),
       make("pre", {}, letter.traceback));
   })] : [make("p", { class: "empty" }, "No item was skipped or became a dead letter so far.")]));
 }
