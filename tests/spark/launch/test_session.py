@@ -170,6 +170,7 @@ import json, os, sys, time
 from jetlet.errors import InvalidArgumentError
 from jetlet.spark.launch import session as module
 from jetlet.spark.launch.session import active_session, join_session, start_session
+from jetlet.spark.launch.versions import repartition_by_id
 import pyarrow as pa
 
 assert active_session() is None
@@ -219,7 +220,7 @@ def fail(batches):
     yield
 
 def exact(numbers, partitions):
-    routed = numbers.selectExpr("cast(id % 7 as int) p").repartitionById(partitions, "p")
+    routed = repartition_by_id(numbers.selectExpr("cast(id % 7 as int) p"), partitions, "p")
     rows = routed.filter("p >= 0").mapInArrow(where, "at int, ids array<int>").collect()
     return sorted((row.at, len(row.ids), sorted(set(row.ids))) for row in rows)
 
