@@ -71,9 +71,10 @@ def test_cycles_are_still_found():
 
 
 def test_what_the_user_has_decided_stays():
-    gc.set_threshold(100_000, 50, 50)
+    theirs = 10 * YOUNG_OBJECTS
+    gc.set_threshold(theirs, 50, 50)
     with spared_collector():
-        assert gc.get_threshold() == (100_000, 50, 50)
+        assert gc.get_threshold() == (theirs, 50, 50)
         assert gc.get_freeze_count() == 0
     gc.set_threshold(700, 10, 10)
     gc.disable()
