@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from jetlet import col, it, lit, record, when
 from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
-from jetlet.core.table import Table
+from jetlet.core.table import VALUE, Table
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.python_source import exact_function_of, function_of
 from jetlet.spark.catalyst.expressions import LeaveToPython as LeftToPython
-from jetlet.spark.catalyst.expressions import compiled, row_of
+from jetlet.spark.catalyst.expressions import Value, compiled, row_of
 from jetlet.spark.launch.versions import arrow_batches
 
 EXTREMES = [0, 1, -1, 2, 3, -7, 10, 2**53, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
@@ -322,23 +322,28 @@ def spark_frame(session, batch):
 def check_spark(frame, expressions, wanted):
     """Spark gives the same, or knows for which rows Python fails; how many it was not asked."""
     row = row_of(frame.schema)
-    selected, asked = [], []
+    selected, asked = [], {}
     for number, expression in enumerate(expressions):
         try:
-            value = compiled(tree_of(expression), row)
+            found = compiled(tree_of(expression), row)
         except LeftToPython:
             continue
-        asked.append(number)
-        selected.append(value.column.alias(f"v{number}"))
-        if value.bad is not None:
-            selected.append(value.bad.alias(f"b{number}"))
+        # A record and a tuple are several columns.
+        parts, form = ([found], VALUE) if isinstance(found, Value) else (found.values, found.form)
+        parts = list(parts)
+        asked[number] = form, len(parts)
+        for i, part in enumerate(parts):
+            selected.append(part.column.alias(f"v{number}_{i}"))
+            if part.bad is not None:
+                selected.append(part.bad.alias(f"b{number}_{i}"))
     found = pa.Table.from_batches(list(arrow_batches(frame.select("number", *selected))))
     found = found.sort_by("number")
-    for number in asked:
-        values = found.column(f"v{number}").to_pylist()
-        bad = [False] * len(values)
-        if f"b{number}" in found.schema.names:
-            bad = found.column(f"b{number}").to_pylist()
+    for number, (form, width) in asked.items():
+        columns = [found.column(f"v{number}_{i}").to_pylist() for i in range(width)]
+        values = form.items(columns, len(found))
+        names = {f"b{number}_{i}" for i in range(width)} & set(found.schema.names)
+        flags = [found.column(name).to_pylist() for name in names]
+        bad = [any(each) for each in zip(*flags, strict=True)] or [False] * len(values)
         given = [Failed if fails else value for value, fails in zip(values, bad, strict=True)]
         pairs = zip(map(exactly, given), map(exactly, wanted[number]), strict=True)
         wrong = [(i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]]
