@@ -16,7 +16,7 @@ from typing import Any
 from jetlet.columns.steps import LEAST_ROWS
 from jetlet.core.table import Record, Table
 
-__all__ = ["JsonColumns"]
+__all__ = ["JsonColumns", "is_plain_record"]
 
 _KINDS = {int: "int64", float: "double", str: "string", bool: "bool"}
 
@@ -38,7 +38,7 @@ class JsonColumns:
         kinds = {name: _kind_of(hint) for name, hint in hints.items()}
         if not kinds or not all(kinds.values()):
             return None
-        if not typing.is_typeddict(schema) and not _is_plain(schema, list(kinds)):
+        if not typing.is_typeddict(schema) and not is_plain_record(schema, list(kinds)):
             return None
         return cls(schema, kinds)
 
@@ -91,7 +91,7 @@ def _kind_of(hint: Any) -> str:
     return _KINDS.get(hint, "") if isinstance(hint, type) else ""
 
 
-def _is_plain(schema: type, names: list[str]) -> bool:
+def is_plain_record(schema: type, names: list[str]) -> bool:
     """True if objects are made of their fields, in this order, and of nothing else."""
     parameters = inspect.signature(schema).parameters.values()
     if any(each.kind is not each.POSITIONAL_OR_KEYWORD for each in parameters):

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from jetlet.core.processor import ProcessorContext
 from jetlet.pipeline.described import Described
 from jetlet.pipeline.errors import RawRecord
+from jetlet.pipeline.expressions.data_types import ANY, DataType
 from jetlet.pipeline.sink import OnError
 
 __all__ = ["Polled", "Span", "SpanPart", "StreamReader", "StreamSource"]
@@ -136,6 +137,10 @@ class StreamSource(Described, ABC, Generic[T]):
     beginning: Any = None
     """The position of a partition that a snapshot does not know yet, because it was made since; by
     default where the partition says."""
+
+    def item_type(self) -> DataType:
+        """What is known of the type of the items, for expressions to be checked against."""
+        return ANY
 
     @abstractmethod
     def partitions(self) -> Sequence[Any]:

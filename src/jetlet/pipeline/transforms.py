@@ -267,6 +267,10 @@ class StreamSourceTransform(Transform):
     is_stream = True
     makes_times = True
 
+    @cached_property
+    def item_type(self) -> DataType:
+        return self.source.item_type()
+
     @property
     def has_timestamps(self) -> bool:
         return self.timestamps != "none"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from jetlet.connectors.log.transactions import LogStaging, LogTransactionWriter
+from jetlet.connectors.typed_records import TypedRecords
 from jetlet.core.arguments import (
     check_choice,
     check_count,
     check_functions,
     check_name,
     check_start,
+    shortened,
     time_to_ms,
 )
 from jetlet.core.durations import Duration
@@ -22,9 +25,10 @@ from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.log.blocks import Serializer
 from jetlet.log.log import SEGMENT_BYTES, Directory, Log, LogOptions
-from jetlet.log.reader import NO_RECORDS, OnGap, PartitionReader
+from jetlet.log.reader import NO_RECORDS, OnGap, PartitionReader, Records
 from jetlet.pipeline.checks import check_on_error
 from jetlet.pipeline.errors import RawRecord, Rejected
+from jetlet.pipeline.expressions.data_types import ANY, DataType
 from jetlet.pipeline.sink import OnError, SinkWriter, TransactionalSink, WriterPlace
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
@@ -61,6 +65,11 @@ class LogSource(StreamSource[Any]):
     job is submitted, a dict from partitions to offsets, or a time, is what is no longer read. It
     then runs on every engine, and stages that wait for the end are welcome.
 
+    With a ``schema`` (a dataclass, ``TypedDict``, msgspec ``Struct`` or ``pyarrow.Schema``) records
+    of another type are treated as ones that cannot be decoded, expressions are checked against it,
+    and for stages that work on columns many records become a table, if all fields are numbers,
+    texts or truth values.
+
     There must be a log, unless ``partitions`` says how many one is to have that is made now. By
     default records are plain values; objects of classes take ``serializer="pickle"``, here and
     where they are written: say it if you trust all who can write to the log.
@@ -78,6 +87,7 @@ class LogSource(StreamSource[Any]):
         on_gap: OnGap = "skip",
         partitions: int | None = None,
         serializer: Serializer | None = None,
+        schema: Any = None,
         on_error: OnError = "fail",
         name: str | None = None,
         local_parallelism: int | None = None,
@@ -90,6 +100,9 @@ class LogSource(StreamSource[Any]):
         check_choice(f"{what}: on_gap", on_gap, "skip", "fail")
         check_on_error(what, on_error)
         self._options = options
+        self._typed = None if schema is None else TypedRecords(what, schema)
+        self.has_columns = self._typed is not None and self._typed.has_columns
+        self._in_columns = False
         self.on_error = on_error
         self._start = start
         self._until = until
@@ -103,6 +116,14 @@ class LogSource(StreamSource[Any]):
         # Whoever reads need only know that bad records do not fail the job.
         on_error = self.on_error
         return {**self.__dict__, "on_error": on_error if isinstance(on_error, str) else "skip"}
+
+    def item_type(self) -> DataType:
+        return ANY if self._typed is None else self._typed.type
+
+    def in_columns(self) -> LogSource:
+        twin = copy(self)
+        twin._in_columns = self.has_columns
+        return twin
 
     def partitions(self) -> Sequence[LogPartition]:
         # "Latest" is when the job is submitted: what is appended while it starts is not missed.
@@ -155,6 +176,9 @@ class LogSource(StreamSource[Any]):
         def reject(offset: int, raw: bytes, error: BadRecordError) -> None:
             rejected.add(RawRecord(directory, None, offset, raw), error)
 
+        def reject_item(offset: int, item: Any, error: BadRecordError) -> None:
+            rejected.add(RawRecord(directory, None, offset, item), error)
+
         with Log.with_options("sources.log", self._options) as log:
             reader = log.reader(
                 span.partition.index,
@@ -169,6 +193,10 @@ class LogSource(StreamSource[Any]):
                     if records is None:
                         reader.look_around()  # all that is to be read has been written
                     found = records or NO_RECORDS
+                    if self._typed is not None and records is not None:
+                        found = typed_records(
+                            self._typed, found, None if self.on_error == "fail" else reject_item
+                        )
                     behind = replace(span.partition, offset=reader.offset)
                     part = SpanPart(
                         found.items, found.timestamps, replace(span, partition=behind), rejected
@@ -185,6 +213,8 @@ class LogSource(StreamSource[Any]):
             self._on_gap,
             context,
             rejects=self.on_error != "fail",
+            typed=self._typed,
+            in_columns=self._in_columns,
         )
 
 
@@ -194,6 +224,30 @@ def _check_partitions(parameter: str, given: Mapping[int, int], count: range) ->
             f"sources.log: {parameter}={given!r}: the log has no partition "
             f"{min(unknown, key=repr)!r}; write partitions from 0 to {len(count) - 1}"
         )
+
+
+def typed_records(
+    typed: TypedRecords,
+    records: Records,
+    reject: Callable[[int, Any, BadRecordError], None] | None,
+) -> Records:
+    """Those that have the type; the others are rejected, or fail."""
+    items: list[Any] = []
+    times: list[int] = []
+    for i, (item, time) in enumerate(zip(records.items, records.timestamps, strict=True)):
+        error = typed.error(item)
+        if error is None:
+            items.append(item)
+            times.append(time)
+            continue
+        offset = records.offset + i
+        bad = BadRecordError(
+            f"the record at offset {offset} does not go with the schema: {error}: {shortened(item)}"
+        )
+        if reject is None:
+            raise bad
+        reject(offset, item, bad)
+    return Records(records.offset, items, times)
 
 
 class LogStreamReader(StreamReader[Any]):
@@ -207,7 +261,11 @@ class LogStreamReader(StreamReader[Any]):
         context: ProcessorContext,
         *,
         rejects: bool = False,
+        typed: TypedRecords | None = None,
+        in_columns: bool = False,
     ) -> None:
+        self._typed = typed
+        self._in_columns = in_columns
         self._log = log
         self._rejects = rejects
         self._rejected = Rejected()
@@ -225,15 +283,28 @@ class LogStreamReader(StreamReader[Any]):
         self._turn = (self._turn + 1) % len(readers)
         for index, reader in readers[self._turn :] + readers[: self._turn]:
             records = reader.poll(limit)
+            count = 0 if records is None else len(records)
+            batch: Polled[Any] | None = None
+            if records is not None:
+                batch = self._batch(index, records)
             if self._rejected:
                 polled.append(Polled(index, (), rejected=self._rejected))
                 self._rejected = Rejected()
-            if records is not None:
-                polled.append(Polled(index, records.items, records.timestamps))
-                limit -= len(records.items)
+            if batch is not None:
+                polled.append(batch)
+                limit -= count
                 if limit <= 0:
                     break
         return polled
+
+    def _batch(self, index: int, records: Records) -> Polled[Any]:
+        if self._typed is not None:
+            if self._in_columns:
+                table = self._typed.table(records.items)
+                if table is not None:
+                    return Polled(index, table, records.timestamps)
+            records = typed_records(self._typed, records, self._reject if self._rejects else None)
+        return Polled(index, records.items, records.timestamps)
 
     def is_quiet(self, partition: int) -> bool:
         return self._readers[partition][1].has_looked
@@ -264,7 +335,7 @@ class LogStreamReader(StreamReader[Any]):
             self._readers.append((i, reader))
         return self._readers
 
-    def _reject(self, offset: int, raw: bytes, error: BadRecordError) -> None:
+    def _reject(self, offset: int, raw: Any, error: BadRecordError) -> None:
         self._rejected.add(RawRecord(self._log.directory, None, offset, raw), error)
 
     def _count_skipped(self, count: int) -> None:
