@@ -198,16 +198,10 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     kind, _, rest = address.partition(":")
-    host, _, port = rest.rpartition(":")
     if kind == "unix":
         raw = await _connected(socket.AF_UNIX, rest)
     else:
-        try:
-            raw = await _connected(_family(host), (host, int(port)))
-        except OSError as error:  # a TimeoutError is one, without words
-            said = str(error) or f"no answer within {HANDSHAKE_TIMEOUT:.0f} s"
-            here = f"{socket.gethostname()} ({_own_address_or_none(host)})"
-            raise OSError(f"no way from {here} to {rest}: {said}") from error
+        raw = await _on_the_way(rest)
 
     def make_with_socket() -> Connection:
         connection = make()
@@ -220,6 +214,21 @@ async def connect(
         await loop.create_connection(
             make_with_socket, sock=raw, ssl=tls, server_hostname="" if tls is not None else None
         )
+
+
+async def reach(place: str) -> None:
+    """Find out whether there is a way to a host and port, by the same error as ``connect``."""
+    (await _on_the_way(place)).close()
+
+
+async def _on_the_way(place: str) -> socket.socket:
+    host, _, port = place.rpartition(":")
+    try:
+        return await _connected(_family(host), (host, int(port)))
+    except OSError as error:  # a TimeoutError is one, without words
+        said = str(error) or f"no answer within {HANDSHAKE_TIMEOUT:.0f} s"
+        here = f"{socket.gethostname()} ({_own_address_or_none(host)})"
+        raise OSError(f"no way from {here} to {place}: {said}") from error
 
 
 def own_address(host: str) -> str:

@@ -54,6 +54,8 @@ class Bootstrap:
     log_level: int = 30
     link_limit: float = LINK_LIMIT
     """Seconds of silence after which the coordinator is told of it."""
+    neighbours: tuple[str, ...] = ()
+    """Hosts and ports that members must reach before all of them can begin."""
 
     @property
     def beat(self) -> float:
@@ -69,8 +71,10 @@ class Bootstrap:
         """From what was in that line."""
         tls = values.pop("tls")
         ports = values.pop("ports")
+        neighbours = tuple(values.pop("neighbours"))
         return cls(
             **values,
+            neighbours=neighbours,
             ports=None if ports is None else (ports[0], ports[1]),
             tls=None if tls is None else Credentials(**tls),
         )

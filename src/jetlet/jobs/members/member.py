@@ -68,7 +68,7 @@ from jetlet.metrics.log_book import LogBook
 from jetlet.network.connection import Connection
 from jetlet.network.handshake import COORDINATOR, ClientHandshake
 from jetlet.network.hub import Hub
-from jetlet.network.listener import connect
+from jetlet.network.listener import connect, reach
 from jetlet.network.receiver import ReceiverTasklet
 from jetlet.network.sender import SenderTasklet
 from jetlet.snapshots.context import SnapshotContext
@@ -87,6 +87,8 @@ LOG_RECORDS = 40
 """So many of its latest log records go with each sign of life."""
 ORPHAN_LIMIT = 1.0
 """Seconds that the process goes on after the coordinator is gone."""
+ALONE_LIMIT = 5.0
+"""Seconds without a plan after which a member looks whether it reaches its neighbours."""
 SILENCE_LIMIT = 20.0
 """Seconds without an answer from the coordinator's host after which it is taken to be gone."""
 SWITCH_INTERVAL = 0.0005
@@ -327,7 +329,18 @@ class Member:
         assert self._control is not None
         self._control.break_in_silence(SILENCE_LIMIT)
         self._beating = self._loop.create_task(self._beat())
+        if bootstrap.neighbours:
+            self._looking = self._loop.create_task(self._look_for_neighbours())
         return address
+
+    async def _look_for_neighbours(self) -> None:
+        """Tell of one that nobody could start a member on, with a link that is down."""
+        await asyncio.sleep(ALONE_LIMIT)
+        found = (reach(address) for address in self._bootstrap.neighbours)
+        for error in await asyncio.gather(*found, return_exceptions=True):
+            is_dead = isinstance(error, OSError) and isinstance(error.__cause__, ConnectionError)
+            if isinstance(error, OSError) and not is_dead and self._joining is None:
+                self._tell(PeerLost(self._index, f"waits for others in vain: {error}"))
 
     async def _carry(self) -> None:
         assert self._hub is not None

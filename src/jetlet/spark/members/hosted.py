@@ -28,7 +28,7 @@ from jetlet.jobs.members.launcher import EXIT_LIMIT, Bootstrap
 from jetlet.network.listener import own_address
 from jetlet.spark.failure import explain
 from jetlet.spark.members.slots import context_of
-from jetlet.spark.members.stragglers import replace_executors, running_on
+from jetlet.spark.members.stragglers import addresses_of_executors, replace_executors, running_on
 from jetlet.spark.shipping import is_one_process
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class HostedMembers:
         self._bootstraps.append(bootstrap)
         self._on_death = on_death
         if len(self._bootstraps) == bootstrap.count:
+            neighbours = self._executors()
+            self._bootstraps = [replace(each, neighbours=neighbours) for each in self._bootstraps]
             self._stage.start()
             self._watcher.start()
 
@@ -130,6 +132,21 @@ class HostedMembers:
                 time.sleep(CANCEL_PERIOD)
         except Exception:  # the session may have been stopped
             logger.debug("cannot look for what is left of %s", self._tag, exc_info=True)
+
+    def _executors(self) -> tuple[str, ...]:
+        """Where those that are there listen, as far as that is known.
+
+        One may get what it is to run from another. If it does not reach that one, its task waits
+        for two minutes before its member can tell of anything; so the others have to.
+        """
+        context = context_of(self._spark)
+        if context is None or is_one_process(context.master):
+            return ()
+        try:
+            return addresses_of_executors(context)
+        except Exception:  # the session may have been stopped; the stage tells of that
+            logger.debug("cannot look for executors", exc_info=True)
+            return ()
 
     # --- The stage --------------------------------------------------------------------------
 

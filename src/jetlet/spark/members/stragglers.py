@@ -1,7 +1,8 @@
-"""Stragglers: executors that hold on to tasks which nobody wants any more.
+"""Executors: where they listen, and those that hold on to tasks which nobody wants any more.
 
-running_on(context, "a tag")            # {"1": "10.0.0.3:40030"}
+running_on(context, "a tag")            # {"1": "10.0.0.3"}
 replace_executors(context, ["1"])
+addresses_of_executors(context)         # ("10.0.0.3:40030", "10.0.0.4:40030")
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ def running_on(context: Any, group: str) -> dict[str, str]:
                 if task.status() == "RUNNING":
                     found[task.executorId()] = task.host()
     return found
+
+
+def addresses_of_executors(context: Any) -> tuple[str, ...]:
+    """Where executors listen for each other, and the driver for them."""
+    infos = context._jsc.sc().statusTracker().getExecutorInfos()
+    return tuple(sorted(f"{info.host()}:{info.port()}" for info in infos))
 
 
 def replace_executors(context: Any, executors: Iterable[str]) -> None:
