@@ -1,7 +1,8 @@
 """A cluster of Spark on hosts of their own: ``lab.py DIRECTORY SCENARIO...``.
 
-The scenarios are those of ``driver.py``, which runs on a host that has nothing else. What each
-returns is printed as a line of JSON: its name and the result.
+The scenarios are those of ``driver.py``, which runs on a host that has nothing else, and
+``supervised``, which submits a driver from there, see ``supervised.py``. What each returns is
+printed as a line of JSON: its name and the result.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from network import BY_ADDRESS, HOSTS, enter, lay_cables
 PORTS = "ports.json"
 """The file with the ports of the cluster's own processes, by address."""
 MASTER, ONE, TWO, DRIVER, OTHER = HOSTS
+SUPERVISED = "supervised"
+THIRD = 3
+"""The worker on the host of the driver."""
 
 
 def standalone(directory: Path) -> Standalone:
-    """A master on one host and workers on two."""
-    addresses = [host.address for host in (MASTER, ONE, TWO)]
+    """A master on one host and workers on two; a third one can be started."""
+    addresses = [host.address for host in (MASTER, ONE, TWO, DRIVER)]
     return Standalone(directory, addresses, lambda address: BY_ADDRESS[address].run)
 
 
@@ -36,14 +40,24 @@ def main() -> int:
     with standalone(directory) as cluster:
         found = {host.address: host.ports() for host in (ONE, TWO)}
         (directory / PORTS).write_text(json.dumps(found))
-        command = [*DRIVER.run, sys.executable, Path(__file__).with_name("driver.py")]
-        done = subprocess.run(
-            [*command, cluster.address, directory, *scenarios],
-            check=False,
-            cwd=directory,
-            env={**os.environ, "SPARK_LOCAL_IP": DRIVER.address},
-        )
-    return done.returncode
+        names = [name for name in scenarios if name != SUPERVISED]
+        programs = [("driver.py", *names)] if names else []
+        if SUPERVISED in scenarios:
+            programs.append(("supervised.py",))
+        for name, *arguments in programs:
+            if name == "supervised.py":
+                cluster.start_worker(THIRD)  # it takes a slot for itself
+                cluster.await_worker(THIRD)
+            program = Path(__file__).with_name(name)
+            done = subprocess.run(
+                [*DRIVER.run, sys.executable, program, cluster.address, directory, *arguments],
+                check=False,
+                cwd=directory,
+                env={**os.environ, "SPARK_LOCAL_IP": DRIVER.address},
+            )
+            if done.returncode:
+                return done.returncode
+    return 0
 
 
 if __name__ == "__main__":
