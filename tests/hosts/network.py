@@ -16,11 +16,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 COUNT = 5
 NAMES = Path("/run/netns")
+BAD_CABLE = Path(__file__).with_name("bad_cable.py")
 SWITCH = "switch"
 WATCHER = "10.77.0.100"
 """The address of the program that makes the hosts."""
@@ -74,7 +77,7 @@ class Host:
     @property
     def run(self) -> tuple[str, ...]:
         """What the command of a process on this host begins with."""
-        return ("nsenter", f"--net={NAMES / self.name}")
+        return _at(self.name)
 
     def unplug(self) -> None:
         """Nobody reaches it, and it reaches nobody."""
@@ -90,6 +93,32 @@ class Host:
 
     def find(self, other: Host) -> None:
         _ip("-netns", self.name, "neigh", "del", other.address, "dev", "eth0")
+
+    @contextmanager
+    def worse(
+        self, delay: float, loss: float, damage: float, seed: int, spared: Host
+    ) -> Iterator[None]:
+        """Its cable is slow meanwhile, or loses or damages what goes over it.
+
+        What goes to or comes from the ``spared`` host is not damaged.
+        """
+        here, there = f"{self.name}-in", f"{self.name}-out"
+        _ip("-netns", SWITCH, "link", "add", here, "type", "veth", "peer", "name", there)
+        _ip("-netns", SWITCH, "link", "set", here, "up")
+        _ip("-netns", SWITCH, "link", "set", there, "master", "bridge", "up")
+        _ip("-netns", SWITCH, "link", "set", self.name, "nomaster")
+        cards = (self.name, here)
+        rates = map(str, (delay, loss, damage, seed))
+        command = (*_at(SWITCH), sys.executable, str(BAD_CABLE), *cards, *rates, spared.address)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cable:
+            try:
+                assert cable.stdout is not None
+                assert cable.stdout.readline() == "ready\n"
+                yield
+            finally:
+                cable.kill()
+                _ip("-netns", SWITCH, "link", "del", here)
+                _ip("-netns", SWITCH, "link", "set", self.name, "master", "bridge")
 
     def ports(self) -> list[int]:
         """At which others could reach its processes over TCP."""
@@ -107,6 +136,10 @@ HOSTS = [Host(number) for number in range(1, COUNT + 1)]
 BY_ADDRESS = {host.address: host for host in HOSTS}
 
 
+def _at(namespace: str) -> tuple[str, ...]:
+    return ("nsenter", f"--net={NAMES / namespace}")
+
+
 def lay_cables() -> None:
     """Make the hosts, in the world that was entered."""
     assert os.getpid() == 1, "call enter() first"
@@ -121,6 +154,7 @@ def lay_cables() -> None:
         _ip("netns", "add", host.name)
         _ip("-netns", host.name, "link", "set", "lo", "up")
         _plug_in(host.name, host.address, inside=("-netns", host.name))
+        subprocess.run([*host.run, sys.executable, BAD_CABLE, "whole", "eth0"], check=True)
 
 
 def _plug_in(name: str, address: str, inside: tuple[str, ...] = ()) -> None:

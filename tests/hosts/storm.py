@@ -6,8 +6,9 @@
 
 The job is that of ``tests/faults/chaos.py``; its coordinator, its two members and its database have
 a host each, see ``network.py``. Hosts lose their link for a while, or what one sends another gets
-lost; members are stopped and go on, or are killed, and so is the coordinator. Wall clocks jump, and
-the disk of a sink is full for a while. The output must be exact at the end: whoever was given up
+lost; the cable of a host is slow, or loses or damages some of what goes over it. Members are
+stopped and go on, or are killed, and so is the coordinator. Wall clocks jump, and the disk of a
+sink is full for a while. The output must be exact at the end: whoever was given up
 commits nothing afterwards. The same seed draws the same faults again; what is told says who has
 noticed what, and when.
 """
@@ -33,6 +34,7 @@ from network import enter, lay_cables
 KINDS = {
     "unplug": 4,
     "lose": 4,
+    "worsen": 4,
     "stop": 4,
     "member": 3,
     "coordinator": 2,
@@ -40,6 +42,12 @@ KINDS = {
     "disk": 2,
 }
 """How often each kind is drawn, relative to the others."""
+CABLES = {
+    "slow": (0.1, 0.0, 0.0),
+    "lossy": (0.0, 0.1, 0.0),
+    "noisy": (0.0, 0.0, 0.02),
+}
+"""Seconds that a bad cable takes, and how much of what goes over it is lost, and is damaged."""
 DISK = "64m"
 DURATIONS = (0.2, 1.0, 5.0)
 """Seconds for which a link is down, or a process stopped."""
@@ -73,6 +81,7 @@ class Storm(Chaos):
         deeds = {
             "unplug": self._unplug,
             "lose": self._lose,
+            "worsen": self._worsen,
             "stop": self._stop,
             "member": self._kill_member,
             "coordinator": self._kill_coordinator,
@@ -116,6 +125,17 @@ class Storm(Chaos):
         with self._for_a_while(f"what {one.address} sends {other.address} gets lost"):
             one.lose(other)
         one.find(other)
+
+    def _worsen(self):
+        host = self._random.choice([ONE, TWO, DRIVER])
+        kind = self._random.choice([*CABLES])
+        seed = self._random.randrange(1 << 32)
+        with (
+            # A database that is spoken to without TLS cannot notice what is damaged.
+            host.worse(*CABLES[kind], seed, spared=OTHER),
+            self._for_a_while(f"the cable of {host.address} is {kind}"),
+        ):
+            pass
 
     def _stop(self):
         members = eventually(self._coordinator.members, self._options.patience, "a member")
