@@ -5,6 +5,7 @@ import pickle
 import zlib
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from jetlet.errors import JobCancelledError, JobFailedError, RestartableError
 from jetlet.spark.failure import MAX_CAUSE, TaskFailure, explain, unpack
@@ -149,6 +150,22 @@ def test_what_spark_says_becomes_one_line(text, said, kind):
     assert said in str(error)
     assert "\n" not in str(error)
     assert type(error) is (kind or JobFailedError)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_curable"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), False),
+        (Py4JNetworkError("Answer from Java side is empty"), False),
+        (RuntimeError("<_InactiveRpcError ... StatusCode.UNAVAILABLE>"), True),
+        (RuntimeError("Lost task 0.3: ConnectionRefusedError: [Errno 111]"), True),
+    ],
+)
+def test_only_a_server_comes_back_to_a_program(error, is_curable):
+    """Its own JVM does not: each further attempt would fail in the same way."""
+    explained = explain(error, "words")
+    assert "the connection to Spark is lost" in str(explained)
+    assert isinstance(explained, RestartableError) is is_curable
 
 
 def test_an_error_without_a_text_is_named():

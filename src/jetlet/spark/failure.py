@@ -132,8 +132,12 @@ _SYMPTOMS = (
         "the Spark session was stopped while it ran",
         is_restartable=True,
     ),
+    _Symptom(  # a JVM that is gone does not come back to this process
+        r"(?:^[\w.]*Py4JNetworkError|^ConnectionRefusedError|Answer from Java side is empty)",
+        "the connection to Spark is lost: its process has ended; start this program again",
+    ),
     _Symptom(
-        r"(?:Py4JNetworkError|ConnectionRefusedError|Answer from Java side is empty|"
+        r"(?:Py4JNetworkError|ConnectionRefusedError|"
         r"failed to connect to all addresses|StatusCode\.UNAVAILABLE)",
         "the connection to Spark is lost: its process has ended, or cannot be reached",
         is_restartable=True,
