@@ -264,6 +264,7 @@ class Chaos:
     """How the coordinator is run."""
     DATABASE = ()
     """Where that is, if not here; see ``PostgresProcess``."""
+    COORDINATOR = Coordinator
 
     def __init__(self, options, directory, database):
         self._options = options
@@ -284,7 +285,8 @@ class Chaos:
     def run(self):
         options = self._options
         self._writer = Writer(self._directory / "log", options.seed)
-        self._coordinator = Coordinator(self._settings, self._directory, self._token, self.COMMAND)
+        place = (self._directory, self._token, self.COMMAND)
+        self._coordinator = self.COORDINATOR(self._settings, *place)
         sinks = {
             "files": Files(Path(self._settings["files"])),
             "database": Database(self._settings["database"]),

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
 import chaos
-from chaos import Chaos, eventually
+from chaos import Chaos, Coordinator, eventually
 from lab import DRIVER, ONE, OTHER, TWO
 
 from network import enter, lay_cables
@@ -49,14 +49,34 @@ CABLES = {
 }
 """Seconds that a bad cable takes, and how much of what goes over it is lost, and is damaged."""
 DISK = "64m"
+LAST_WORDS = 1000
+"""Characters of its output that tell why a coordinator has ended."""
 DURATIONS = (0.2, 1.0, 5.0)
 """Seconds for which a link is down, or a process stopped."""
 LONGEST, RARE = 60.0, 20
 """Instead of those, in one of so many cases."""
 
 
+class Supervised(Coordinator):
+    """It is started again if it comes when its host has no link.
+
+    A job whose database does not answer when it is submitted is refused, which ends its program.
+    """
+
+    def check(self):
+        if (
+            not self.is_alive()
+            and "ServerUnreachableError: " in self.said.read_text()[-LAST_WORDS:]
+        ):
+            print("the coordinator does not reach the database; started it again", flush=True)
+            self.start()
+        super().check()
+
+
 class Storm(Chaos):
     """One run."""
+
+    COORDINATOR = Supervised
 
     COMMAND = (*DRIVER.run, sys.executable, str(Path(__file__).with_name("storm_job.py")))
     DATABASE = (OTHER.address, OTHER.run)
