@@ -30,6 +30,7 @@ if sys.argv[1] == "connect" and not version("pyspark").startswith("3."):
     for absent in ("py4j", "pyspark.core", "pyspark.sql.classic"):
         sys.modules[absent] = None  # type: ignore[assignment]
 
+import canaries
 from clusters import connect_server, local_cluster, standalone
 
 from jetlet import JobConfig, JobStatus, Pipeline, SparkEngine, agg, sinks, sources, whole_item
@@ -605,6 +606,12 @@ def members_until_killed(engine: SparkEngine, directory: Path) -> Any:
 
 
 @scenario
+def members_canaries(engine: SparkEngine, directory: Path) -> Any:
+    """All places where others could read something, and those where they could read a secret."""
+    return canaries.look_for_canaries(engine, directory, wait_until)
+
+
+@scenario
 def members_resumed(engine: SparkEngine, directory: Path) -> Any:
     with Log(directory / "driver" / "log", serializer="json") as log:
         # The driver that was killed may not have written all.
@@ -644,7 +651,10 @@ def main() -> None:
     with CLUSTERS[cluster](directory) as master:
         if cluster == "connect":
             os.environ |= {"JAVA_HOME": "/nowhere", "PATH": "/nowhere"}
-        with SparkEngine(master, config=CONFIG.get(cluster)) as engine:
+        config = CONFIG.get(cluster, {})
+        if "members_canaries" in names:
+            config |= canaries.settings(directory)
+        with SparkEngine(master, config=config) as engine:
             for name in names:
                 print(json.dumps([name, SCENARIOS[name](engine, directory)]), flush=True)
         from jetlet.spark.launch.session import end_jvm

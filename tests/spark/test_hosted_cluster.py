@@ -87,7 +87,7 @@ def seconds_after_the_driver(directory, short_lived):
 @pytest.fixture(scope="module")
 def found(seconds_after_the_driver, directory, drive):
     (directory / "spark").rename(directory / "spark-before")
-    scenarios = ("resumed", "worker_killed", "executor_killed", "cancelled")
+    scenarios = ("resumed", "canaries", "worker_killed", "executor_killed", "cancelled")
     found, _ = drive("local-cluster", directory, *(f"members_{name}" for name in scenarios))
     return found
 
@@ -106,6 +106,18 @@ def test_a_job_survives_what_is_killed_and_is_exact(found, victim):
     is_exact, restarts = found[f"members_{victim}_killed"]
     assert is_exact
     assert restarts >= 1
+
+
+def test_secrets_are_nowhere_to_be_read(found):
+    """Not in arguments, environments, pages of Spark, logs of events, reports, errors or files."""
+    looked_at, about_the_job, leaks = found["members_canaries"]
+    assert leaks == []
+    for kind in ("cmdline", "environ", "page /environment/", "the error"):
+        assert any(place.startswith(kind) for place in looked_at)
+    assert {"page /jobs/", "the report", "plan and config"} <= set(about_the_job)
+    assert any("/events/" in place for place in about_the_job)
+    for part in ("/state/", "/stderr"):
+        assert any(part in place for place in looked_at)
 
 
 def test_cancelling_leaves_no_process(found):
