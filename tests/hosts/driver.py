@@ -339,6 +339,15 @@ def thaw():
             os.kill(process, signal.SIGCONT)
 
 
+@scenario
+def connected(engine, directory):
+    """Batches and a stream on members, by way of a server of Spark Connect."""
+    return [
+        cluster_driver.words(engine, directory),
+        cluster_driver.count_on_members(engine, directory / "connected"),
+    ]
+
+
 # --- The driver -------------------------------------------------------------------------------
 
 
@@ -347,7 +356,8 @@ def main():
     # Spark cannot look at a process that is silent for so long; a busy one is not to be lost here.
     hosted.SILENCE_LIMIT = SILENCE_LIMIT
     master, directory, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-    with SparkEngine(master, config=FIREWALL) as engine:
+    config = {} if master.startswith("sc:") else FIREWALL
+    with SparkEngine(master, config=config) as engine:
         for name in names:
             began = time.monotonic()
             found = SCENARIOS[name](engine, directory)

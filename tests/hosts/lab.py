@@ -1,8 +1,9 @@
 """A cluster of Spark on hosts of their own: ``lab.py DIRECTORY SCENARIO...``.
 
-The scenarios are those of ``driver.py``, which runs on a host that has nothing else, and
-``supervised``, which submits a driver from there, see ``supervised.py``. What each returns is
-printed as a line of JSON: its name and the result.
+The scenarios are those of ``driver.py``, which runs on a host that has nothing else. For
+``connected`` it has a server of Spark Connect on the host of the master. ``supervised`` submits a
+driver from there, see ``supervised.py``. What each returns is printed as a line of JSON: its name
+and the result.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "spark"))
 
-from clusters import Standalone
+from clusters import Standalone, connect_server
 
 from network import BY_ADDRESS, HOSTS, enter, lay_cables
 
 PORTS = "ports.json"
 """The file with the ports of the cluster's own processes, by address."""
 MASTER, ONE, TWO, DRIVER, OTHER = HOSTS
-SUPERVISED = "supervised"
+CONNECTED, SUPERVISED = "connected", "supervised"
 THIRD = 3
 """The worker on the host of the driver."""
 
@@ -37,27 +38,31 @@ def main() -> int:
     enter()
     directory, scenarios = Path(sys.argv[1]), sys.argv[2:]
     lay_cables()
+    names = [name for name in scenarios if name not in (CONNECTED, SUPERVISED)]
     with standalone(directory) as cluster:
         found = {host.address: host.ports() for host in (ONE, TWO)}
         (directory / PORTS).write_text(json.dumps(found))
-        names = [name for name in scenarios if name != SUPERVISED]
-        programs = [("driver.py", *names)] if names else []
+        if names:
+            drive("driver.py", cluster.address, directory, *names)
+        if CONNECTED in scenarios:
+            with connect_server(directory, cluster.address, MASTER.address, MASTER.run) as server:
+                drive("driver.py", server, directory, CONNECTED)
         if SUPERVISED in scenarios:
-            programs.append(("supervised.py",))
-        for name, *arguments in programs:
-            if name == "supervised.py":
-                cluster.start_worker(THIRD)  # it takes a slot for itself
-                cluster.await_worker(THIRD)
-            program = Path(__file__).with_name(name)
-            done = subprocess.run(
-                [*DRIVER.run, sys.executable, program, cluster.address, directory, *arguments],
-                check=False,
-                cwd=directory,
-                env={**os.environ, "SPARK_LOCAL_IP": DRIVER.address},
-            )
-            if done.returncode:
-                return done.returncode
+            cluster.start_worker(THIRD)  # the driver takes a slot for itself
+            cluster.await_worker(THIRD)
+            drive("supervised.py", cluster.address, directory)
     return 0
+
+
+def drive(program: str, master: str, directory: Path, *scenarios: str) -> None:
+    """Run a program on the host of the driver."""
+    command = [*DRIVER.run, sys.executable, Path(__file__).with_name(program)]
+    subprocess.run(
+        [*command, master, directory, *scenarios],
+        check=True,
+        cwd=directory,
+        env={**os.environ, "SPARK_LOCAL_IP": DRIVER.address},
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ pytestmark = [
 BUSY = 5
 """Limits hold on a machine that has nothing else to do; others take so many times as long."""
 WORDS = Counter(f"w{n * n % 97}" for n in range(5000))
-SCENARIOS = ("words", "join", "frames", "batches", "tasks", "unreachable", "faults", "supervised")
+SCENARIOS = ("words", "join", "frames", "batches", "tasks", "unreachable", "faults")
+OTHERS = ("connected", "supervised")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def found(directory, short_lived):
     if reason := why_not():
         pytest.skip(reason)
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("lab.py"), directory, *SCENARIOS],
+        [sys.executable, Path(__file__).with_name("lab.py"), directory, *SCENARIOS, *OTHERS],
         env={
             **{k: v for k, v in os.environ.items() if "SPARK" not in k},
             "PYTHONPATH": str(Path(jetlet.__file__).parents[1]),
@@ -88,6 +89,12 @@ def test_micro_batches(found):
 
 def test_tasks(found):
     assert Counter(dict(found["tasks"])) == WORDS
+
+
+def test_connect(found):
+    words, (is_exact, _) = found["connected"]
+    assert Counter(dict(words)) == WORDS
+    assert is_exact
 
 
 def test_nobody_listens_where_a_firewall_would_not_let_them(found, directory):

@@ -160,9 +160,11 @@ def standalone(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def connect_server(directory: Path) -> Iterator[str]:
-    """A Spark Connect server on two cores."""
-    command = [str(SERVER_HOME / "bin" / "spark-submit"), "--master", "local[2]"]
+def connect_server(
+    directory: Path, master: str = "local[2]", address: str = "127.0.0.1", at: Sequence[str] = ()
+) -> Iterator[str]:
+    """A Spark Connect server; ``at`` is what a command begins with that is run at its address."""
+    command = [*at, str(SERVER_HOME / "bin" / "spark-submit"), "--master", master]
     for setting in ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0"):
         command += ["--conf", setting]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
@@ -174,7 +176,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         directory=directory,
         SPARK_HOME=str(SERVER_HOME),
         PYSPARK_PYTHON=python,
-        SPARK_LOCAL_IP="127.0.0.1",
+        SPARK_LOCAL_IP=address,
     ) as server:
         port = server.wait_for(r"Spark Connect server started at: \S*:(\d+)")[1]
-        yield f"sc://127.0.0.1:{port}"
+        yield f"sc://{address}:{port}"
