@@ -7,7 +7,16 @@ from functools import wraps
 
 import pytest
 
-from jetlet import EmbeddedEngine, JobStatus, Pipeline, agg, sinks, sources, whole_item
+from jetlet import (
+    EmbeddedEngine,
+    JobStatus,
+    Pipeline,
+    agg,
+    running,
+    sinks,
+    sources,
+    whole_item,
+)
 from jetlet.connectors.files.input import FileSet
 from jetlet.core import DAG, Processor, from_
 from jetlet.errors import (
@@ -40,6 +49,19 @@ def test_run_raises_what_the_job_failed_with():
     p.read_from(sources.items([0])).map(lambda n: 1 / n).write_to(sinks.noop())
     with pytest.raises(JobFailedError, match="ZeroDivisionError"):
         p.run(on="embedded")
+
+
+def test_run_does_not_log_what_it_raises_however_soon_the_job_has_failed(monkeypatch, caplog):
+    def join(job, progress):
+        assert job._ended.wait(60)
+        job.join()
+
+    monkeypatch.setattr(running, "_join", join)
+    p = Pipeline("p")
+    p.read_from(sources.items([0])).map(lambda n: 1 / n).write_to(sinks.noop())
+    with pytest.raises(JobFailedError):
+        p.run(on="embedded")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("has_gil", [True, False])

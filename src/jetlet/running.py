@@ -13,7 +13,7 @@ from jetlet.interpreter import computing_threads
 from jetlet.jobs.config import JobConfig
 from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
-from jetlet.jobs.job import Job
+from jetlet.jobs.job import Job, begin_awaited
 from jetlet.pipeline.transforms import SourceTransform
 
 if TYPE_CHECKING:
@@ -62,7 +62,11 @@ def run(
         # It takes seconds to start; who forgot a sink or misspelt a path is told before that.
         what = planned_for_spark(pipeline)
     with make_engine(on, **options) as engine:
-        job = engine.submit(what, config)
+        before = begin_awaited.set(True)
+        try:
+            job = engine.submit(what, config)
+        finally:
+            begin_awaited.reset(before)
         try:
             _join(job, progress)
         except KeyboardInterrupt:

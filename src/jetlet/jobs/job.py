@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -35,6 +36,9 @@ from jetlet.metrics.job_metrics import JobMetrics
 __all__ = ["Job", "JobRunner", "JobStatus", "Run", "Terminated"]
 
 logger = logging.getLogger("jetlet.job")
+
+begin_awaited: ContextVar[bool] = ContextVar("begin_awaited", default=False)
+"""True where whoever submits a job gets its error, even if it fails before he waits for it."""
 
 
 class Terminated(Exception):
@@ -221,7 +225,7 @@ class Job:
             resumes_itself=any(supplier.resumes_itself for supplier in tasklet_suppliers(dag)),
         )
         self._ended = threading.Event()
-        self._waiting = 0
+        self._waiting = int(begin_awaited.get())
         """Number of threads that wait in ``join``."""
         self._lock = threading.Lock()
         self._on_done = on_done
