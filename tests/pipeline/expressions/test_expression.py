@@ -261,6 +261,9 @@ MISTAKES = {
     "no such method": (lambda: it.uper(), r"write \.upper"),
     "another's method": (lambda: it.x.trim(), r"write \.strip\(\)"),
     "another's method of two": (lambda: it.between(1, 2), r"write \(x >= low\)"),
+    "another's method of one": (lambda: it.isin([1]), r"write \.is_in"),
+    "another's method of a text": (lambda: it.x.startsWith("a"), r"write \.startswith"),
+    "another's method of a type": (lambda: it.x.astype(int), r"write \.cast"),
     "missing argument": (lambda: it.replace("a"), r"replace\(old, new\)"),
     "None": (lambda: it.a == None, r"is_null\(\)"),  # noqa: E711
     "None among": (lambda: it.a.is_in([None]), r"is_null\(\)"),

@@ -94,7 +94,12 @@ class Expression:
 
     def __call__(self, *arguments: Any) -> Any:
         if len(arguments) == 1:
-            return self._jetlet_function(arguments[0])
+            try:
+                return self._jetlet_function(arguments[0])
+            except Exception:
+                if type(arguments[0]) in _NO_ITEMS:
+                    self._refuse_method(arguments[0])
+                raise
         # A tuple of arguments has no names: whoever writes it.between(1, 2) means a method.
         if not arguments or (isinstance(self._node, Field) and self._node.of == Item()):
             self._refuse_call()
@@ -143,6 +148,19 @@ class Expression:
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+    def _refuse_method(self, argument: Any) -> None:
+        """Whoever writes it.isin([1]) means a method, and not the field of a list."""
+        node = self._node
+        if not isinstance(node, Field) or node.style != "attribute":
+            return
+        first: Node = node
+        while isinstance(first, Field) and first.of != Item():
+            first = first.of
+        if isinstance(first, Field) and not hasattr(argument, first.name):
+            raise InvalidArgumentError(
+                f"{no_method(node.name, METHODS)}; {argument!r} is no item that has {first}"
+            )
 
     def _refuse_call(self) -> NoReturn:
         node = self._node
@@ -448,6 +466,10 @@ class Expression:
 
 METHODS = tuple(name for name, value in vars(Expression).items() if isinstance(value, Method))
 """The names that are methods, and no fields of ``it``."""
+
+
+_NO_ITEMS = frozenset({str, int, float, bool, list, set, type})
+"""Types of what has no fields of a user's."""
 
 
 def _is_path(node: Node) -> bool:
