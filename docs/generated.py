@@ -203,6 +203,16 @@ METRICS = {
 }
 
 
+EVENTS = {
+    "late_events": "Items behind the watermark, that came too late for their window or state.",
+    "skipped": 'Items and records that failed, with `on_error="skip"`.',
+    "dead_letters": "Items and records that failed, and went to the sink given as `on_error`.",
+    "reloads": "Times that a processor went on with a newer table or service.",
+    "skipped_offsets": "Records of a log that were deleted before they were read.",
+    "state_files_read": "Files of state that tasks of micro-batches had to read.",
+}
+
+
 def _metrics() -> str:
     parts = [
         "# Metrics\n",
@@ -217,10 +227,21 @@ def _metrics() -> str:
         parts += [f"| `jetlet_{what}_{name}` | {text} |" for name, text, *_ in rows]
         parts.append("")
     parts.append(
-        "Beside these: `jetlet_job_running`, `jetlet_job_submitted_timestamp_seconds`; of a vertex"
-        " its histogram of calls (`jetlet_vertex_call_duration_seconds`), its event time"
-        " (`jetlet_vertex_watermark_timestamp_seconds`, `jetlet_vertex_watermark_lag_seconds`) and"
-        " what its processors count (`jetlet_vertex_events_total`, with the label `event`); of a"
-        " container its lag and committed offset by partition, and what its tasks set and time."
+        "## Others\n\n| metric | what it is |\n|---|---|\n"
+        "| `jetlet_job_running` | 1 until the job has ended. |\n"
+        "| `jetlet_job_submitted_timestamp_seconds` | When it was submitted. |\n"
+        "| `jetlet_vertex_call_duration_seconds` | A histogram of the calls of a vertex. |\n"
+        "| `jetlet_vertex_watermark_timestamp_seconds` | How far its event time is. |\n"
+        "| `jetlet_vertex_watermark_lag_seconds` | By how much that is behind the clock. |\n"
+        "| `jetlet_vertex_as_of_timestamp_seconds` | When the table of a join with `refresh`, or"
+        " the service with `reload`, was made that it uses. |\n"
+        "| `jetlet_vertex_events_total` | What its processors count, by the label `event`: the next"
+        " table. |\n"
+        "| `jetlet_container_lag_messages` | Messages of a partition that are not processed. |\n"
+        "| `jetlet_container_committed_offset` | Offset of a partition that was committed. |\n"
+        "| `jetlet_task_gauge` | What a task has set itself. |\n"
+        "| `jetlet_task_timer_calls_total`, `jetlet_task_timer_seconds_total` | What it timed. |\n"
     )
+    parts.append("## What processors count\n\n| event | what it is |\n|---|---|")
+    parts += [f"| `{event}` | {text} |" for event, text in EVENTS.items()]
     return "\n".join(parts)

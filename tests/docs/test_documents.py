@@ -186,6 +186,35 @@ def test_every_error_is_in_the_tree():
     assert set(errors.__all__) <= set(re.findall(r"\w+Error", page))
 
 
+def test_every_metric_is_in_the_reference():
+    """The builder of the site is not there when tests run, so this looks at what it would say."""
+    page = (ROOT / "docs" / "generated.py").read_text(encoding="utf-8")
+    collector = (ROOT / "src/jetlet/metrics/job_collector.py").read_text(encoding="utf-8")
+    named = set(re.findall(r'"(jetlet_[a-z]\w+)"', collector))
+    assert named
+    assert {name for name in named if f"`{name}`" not in page} == set()
+    tables = set(re.findall(r"^(_[A-Z]+): Final = \(\n", collector, re.MULTILINE))
+    assert tables
+    assert {name for name in tables if f"job_collector.{name})" not in page} == set()
+    events = {
+        event
+        for file in (ROOT / "src").rglob("*.py")
+        for event in re.findall(r'context\.count\(\s*"(\w+)"', file.read_text(encoding="utf-8"))
+    }
+    assert events
+    assert {event for event in events if f'"{event}":' not in page} == set()
+
+
+def test_every_variable_of_the_environment_is_in_the_reference():
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    used = {
+        name
+        for file in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r'"(JETLET_[A-Z_]+)"', file.read_text(encoding="utf-8"))
+    }
+    assert {name for name in used if f"`{name}`" not in page} == set()
+
+
 @pytest.mark.parametrize(
     "drawing", sorted((ROOT / "docs").glob("*.svg")), ids=lambda file: file.name
 )

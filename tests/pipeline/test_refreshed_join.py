@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -38,10 +39,15 @@ def test_stream_sees_the_new_table_as_a_whole_and_keeps_the_old_one_if_reading_f
     stream = p.read_from(sources.item_stream(1000)).without_timestamps()
     joined = stream.hash_join(prices, lambda n: "tea", lambda pair: pair[0], refresh="20ms")
     joined.write_to(sinks.client(note))
+    started_ms = time.time_ns() // 1_000_000
     with EmbeddedEngine() as engine:
         job = engine.submit(p)
+        while not (metrics := job.metrics()).get("hash-join") or metrics["hash-join"].as_of is None:
+            assert not job.status.is_final, job.error
+        first = metrics["hash-join"].as_of
         assert versions.has_changed.wait(60)
-        metrics = job.metrics()
+        while (metrics := job.metrics())["hash-join"].as_of == first:
+            assert not job.status.is_final, job.error
         job.cancel()
 
     assert seen == sorted(seen)
@@ -49,6 +55,7 @@ def test_stream_sees_the_new_table_as_a_whole_and_keeps_the_old_one_if_reading_f
     assert 2 not in seen
     assert "not now" in caplog.text
     assert metrics["hash-join"].counters["reloads"] >= 1
+    assert started_ms <= first < metrics["hash-join"].as_of <= time.time_ns() // 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ class ProcessorContext:
     """Tell the engine, from any thread, that this processor has something to do."""
     count: Callable[[str, int], None] = field(default=lambda name, amount: None)
     """Add to a counter of this processor, shown in the job's metrics."""
+    set_as_of: Callable[[int], None] = field(default=lambda time_ms: None)
+    """Show as of when the table or service is that this processor uses from now on."""
     set_aside: Callable[[object, BaseException, str], None] = field(
         default=lambda item, error, stage: None
     )

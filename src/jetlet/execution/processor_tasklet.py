@@ -98,6 +98,7 @@ class ProcessorTasklet(Tasklet):
             context,
             wake=self.waker.wake,
             count=self.metrics.count,
+            set_as_of=self.metrics.set_as_of,
             set_aside=self.metrics.set_aside,
             report=self._part.keeping(context.report),
             has_input=self._has_input,

@@ -179,6 +179,13 @@ class _Families(dict[str, Metric]):
                 labels,
                 vertex.watermark_lag / 1000,
             )
+        if vertex.as_of is not None:
+            self._add(
+                "jetlet_vertex_as_of_timestamp_seconds",
+                "When the table of a refreshed join, or the reloaded service, was made.",
+                labels,
+                vertex.as_of / 1000,
+            )
         for event, count in sorted(vertex.counters.items()):
             self._add(
                 "jetlet_vertex_events_total",

@@ -63,6 +63,9 @@ class VertexMetrics:
     watermark_lag: int | None = None
     """Milliseconds by which event time is behind the clock, at the processor that is furthest
     behind; ``None`` without watermarks, or while nothing comes in."""
+    as_of: int | None = None
+    """When the table of a join with ``refresh``, or the service with ``reload``, was begun to be
+    read or made that its processors use: the oldest of them, in milliseconds."""
     call_histogram: Mapping[int, int] = field(default_factory=dict)
     """Calls by duration: ``{upper bound in ns: count}``."""
     latency: Latency = field(default_factory=Latency)
@@ -110,6 +113,7 @@ class VertexMetrics:
             outputs=outputs,
             samples=samples,
             watermark=min(watermarks, default=None),
+            as_of=min((row["as_of"] for row in rows if row.get("as_of") is not None), default=None),
             watermark_lag=max(lags, default=None),
             call_histogram=dict(sorted(histogram.items())),
             latency=latency,

@@ -61,6 +61,7 @@ class TaskletMetrics:
         "_letter_due",
         "_outbound",
         "_reported_at",
+        "as_of",
         "batches",
         "blocked",
         "blocked_calls",
@@ -118,6 +119,8 @@ class TaskletMetrics:
         self.partition_times: Callable[[], Iterable[PartitionTime]] = tuple
         """Of a source: how far it is in each of its partitions."""
         self.histogram = [0] * 65
+        self.as_of: int | None = None
+        """When that which it uses, and which is renewed now and then, was made."""
         self.counters: dict[str, int] = {}
         self.letters: deque[dict[str, Any]] = deque(maxlen=LETTERS)
         """The latest items that were skipped or became dead letters, with stage and traceback."""
@@ -128,6 +131,10 @@ class TaskletMetrics:
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter of the processor's own."""
         self.counters[name] = self.counters.get(name, 0) + amount
+
+    def set_as_of(self, time_ms: int) -> None:
+        """From now on the processor uses what was made then."""
+        self.as_of = time_ms
 
     def set_aside(self, item: object, error: BaseException, stage: str) -> None:
         """An item was skipped, or became a dead letter. Of very many, most are only counted."""
@@ -182,6 +189,7 @@ class TaskletMetrics:
             "batches": self.batches,
             "queue_size": sum(size for size, _ in inputs.values()),
             "queue_capacity": sum(capacity for _, capacity in inputs.values()),
+            "as_of": self.as_of,
             "watermark": self.watermark,
             "is_idle": self.is_idle,
             "watermark_lag": self._lag(self.watermark, is_idle=self.is_idle),

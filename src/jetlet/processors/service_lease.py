@@ -37,6 +37,8 @@ class ServiceLease(Generic[S]):
         """How many use each service, by identity, if it may be replaced."""
         self._retired: dict[int, S] = {}
         """Those that were replaced and are still used."""
+        self._made_ms = 0
+        """When the newest one was begun to be made."""
         self._due_ns = 0
         self._is_reloading = False
         self._threads: list[threading.Thread] = []
@@ -46,6 +48,7 @@ class ServiceLease(Generic[S]):
         """Make the service, unless it is there already, and see to it that one stays."""
         with self._lock:
             if self._holders == 0:
+                self._made_ms = context.clock.time_ms()
                 self.service = self._factory.create(context)
                 self._due_ns = self._next_reload(context)
             self._holders += 1
@@ -56,6 +59,7 @@ class ServiceLease(Generic[S]):
         with self._lock:
             if self._factory.reload is not None:
                 self._use(self.service)
+                context.set_as_of(self._made_ms)
             return self.service
 
     def renewed(self, service: Any, context: ProcessorContext) -> Any:
@@ -68,6 +72,7 @@ class ServiceLease(Generic[S]):
             with self._lock:
                 self._use(self.service)
                 self._leave(service)
+                context.set_as_of(self._made_ms)
             context.count("reloads", 1)
         return self.service
 
@@ -120,6 +125,7 @@ class ServiceLease(Generic[S]):
                 self._is_reloading = False
 
     def _make_anew(self, context: ProcessorContext) -> None:
+        began_ms = context.clock.time_ms()
         try:
             made = self._factory.create(context)
         except Exception as error:
@@ -130,6 +136,7 @@ class ServiceLease(Generic[S]):
             )
             return
         with self._lock:
+            self._made_ms = began_ms
             if made is self.service:
                 return
             old, self.service = self.service, made

@@ -17,6 +17,7 @@ _LATEST = (
     "queue_capacity",
     "inputs",
     "call_ns",
+    "as_of",
     "is_idle",
     "partitions",
     "watermark",
