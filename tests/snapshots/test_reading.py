@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import secrets
 
+import fsspec
 import pytest
 from click.testing import CliRunner
+from fsspec.implementations.memory import MemoryFileSystem
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, snapshots, sources, windows
 from jetlet.cli import main
 from jetlet.errors import InvalidArgumentError, SnapshotError
 from jetlet.log import Log
 from jetlet.snapshots import StateEntry
+
+
+class Guarded(MemoryFileSystem):
+    """A store that wants to know who is there."""
+
+    protocol = "guarded"
+
+    def __init__(self, key=None, **options):
+        super().__init__(**options)
+        if key != "secret":
+            raise PermissionError("who is there?")
+
 
 COUNT, KEYS = 700, 50
 KEY = secrets.token_bytes(32)
@@ -227,3 +241,24 @@ def test_command_lists_as_before(jobs):
     listed = CliRunner().invoke(main, ["snapshots", str(jobs.state)])
     assert listed.exit_code == 0
     assert "monday" in listed.output
+
+
+def test_options_of_the_store_are_used_wherever_snapshots_are(tmp_path, kit):
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    jobs = Jobs(tmp_path, kit)
+    jobs.state = f"guarded://{secrets.token_hex(8)}"
+    options = {"key": "secret"}
+    jobs.run(export="known", storage_options=options)
+    for which in (None, "known"):
+        found = snapshots.read(jobs.state, "counts", snapshot=which, storage_options=options)
+        assert {(entry.key, entry.value) for entry in found} == EXPECTED
+    with pytest.raises(PermissionError):
+        snapshots.read(jobs.state, "counts")
+    again = {"storage_options": options, "initial_snapshot": f"{jobs.state}/exports/known"}
+    assert "secret" not in repr(JobConfig(**again))
+    with EmbeddedEngine() as engine:
+        p = counting(tmp_path, "counts-of-keys")
+        config = JobConfig(name="again", snapshot_dir=tmp_path / "other", **again)
+        engine.submit(p, config).export_snapshot("copied")
+    found = snapshots.read(tmp_path / "other", "counts", snapshot="copied")
+    assert {(entry.key, entry.value) for entry in found} == EXPECTED

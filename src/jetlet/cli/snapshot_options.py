@@ -159,7 +159,7 @@ def check_restart(restart_from: str | None, config: JobConfig, name: str) -> Non
     """Refuse to begin anew if that is not wanted."""
     if restart_from != LATEST or config.snapshot_dir is None:
         return
-    storage, root = locate(config.snapshot_dir)
+    storage, root = locate(config.snapshot_dir, config.storage_options)
     if not SnapshotStore(storage, root, name, Signer(config.snapshot_key)).snapshots():
         raise Refused(
             f"--restart-from {LATEST}: job {name!r} has no snapshot in {config.snapshot_dir}; "

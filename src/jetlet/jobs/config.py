@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from jetlet.core.dag import DAG
 from jetlet.core.sizes import Size, to_bytes
@@ -22,6 +23,7 @@ logger = logging.getLogger("jetlet.job")
 
 OF_SNAPSHOTS = (
     "snapshot_interval",
+    "storage_options",
     "snapshot_key",
     "keep_snapshots",
     "start_fresh",
@@ -58,6 +60,9 @@ class JobConfig:
     """Where snapshots go: a directory, or any URL that fsspec knows. A job that is submitted with
     the directory and the name of an earlier one goes on from the last snapshot of that one, unless
     that has completed."""
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    """For the client of the file system of ``snapshot_dir`` and ``initial_snapshot``, as for that
+    of a source: credentials, an endpoint. They travel to members, and are not shown."""
     snapshot_key: bytes | None = field(default=None, repr=False)
     """A secret of 16 bytes or more by which snapshots are signed. One that was changed, or was not
     written by a job with the same key, is refused before anything in it is unpickled. It travels to

@@ -90,7 +90,7 @@ class JobSnapshots:
         """When the newest good snapshot was complete, or the job began without any, in seconds of
         its clock; ``None`` while there is no reason to wait for one."""
         self._place = absolute(config.snapshot_dir)
-        storage, root = locate(self._place)
+        storage, root = locate(self._place, config.storage_options)
         self._signer = Signer(config.snapshot_key)
         self.store = SnapshotStore(storage, root, job_name, self._signer)
         self.exports = Exports(storage, root, self._signer)
@@ -191,7 +191,8 @@ class JobSnapshots:
             return None
         if "/" not in name and os.sep not in name:
             return self.exports.find(name)
-        stored = open_export(SnapshotDirectory(*locate(absolute(name)), self._signer))
+        storage, root = locate(absolute(name), self.config.storage_options)
+        stored = open_export(SnapshotDirectory(storage, root, self._signer))
         if stored is None:
             raise SnapshotError(f"there is no snapshot in {name}")
         return stored

@@ -8,7 +8,7 @@ remove it meanwhile, which is told as a file that is missing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from jetlet.snapshots.directory import SnapshotDirectory, file_name
 from jetlet.snapshots.job_snapshots import absolute
 from jetlet.snapshots.signing import Signer
 from jetlet.snapshots.store import Exports, SnapshotStore, StoredSnapshot, open_export
-from jetlet.storage.file_systems import locate
+from jetlet.storage.file_systems import Storage, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +120,7 @@ def read(
     job: str | None = None,
     snapshot: str | int | None = None,
     snapshot_key: bytes | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SnapshotContents:
     """Read the state that is in a snapshot: an iterator of entries, or ``.to_arrow()``.
 
@@ -130,12 +131,14 @@ def read(
     :param snapshot: the name of an exported snapshot, or the number of one of the job's own; by
         default the job's newest.
     :param snapshot_key: the secret by which the snapshots of the job are signed.
+    :param storage_options: for the client of the directory's file system, as in ``JobConfig``.
 
     To read it is to unpickle it: do so only with snapshots of whom you trust, or of jobs that sign
     theirs. The classes of keys and values have to be importable.
     """
     location = absolute(os.fspath(directory))
-    found = _find(location, job, snapshot, Signer(snapshot_key))
+    where = locate(location, storage_options)
+    found = _find(location, where, job, snapshot, Signer(snapshot_key))
     if isinstance(found, StoredSnapshot):
         contents = _of_stored(found, vertex, key)
     else:
@@ -153,9 +156,13 @@ Found = tuple[str, str, int, Sequence[str], Portions]
 
 
 def _find(
-    location: str, job: str | None, snapshot: str | int | None, signer: Signer
+    location: str,
+    where: tuple[Storage, str],
+    job: str | None,
+    snapshot: str | int | None,
+    signer: Signer,
 ) -> StoredSnapshot | Found:
-    storage, root = locate(location)
+    storage, root = where
     if isinstance(snapshot, str):
         return Exports(storage, root, signer).find(snapshot)
     jobs = [unquote(e.name) for e in storage.entries(storage.join(root, "jobs")) or ()]
@@ -177,7 +184,7 @@ def _find(
             f"{', '.join(map(repr, sorted(jobs)))}"
         )
     stored_ones = SnapshotStore(storage, root, job, signer).snapshots()
-    batches = None if snapshot is not None else _newest_batch(location, job, signer)
+    batches = None if snapshot is not None else _newest_batch(location, where, job, signer)
     if snapshot is not None:
         stored_ones = [each for each in stored_ones if each.record.snapshot_id == snapshot]
     newest = stored_ones[0] if stored_ones else None
@@ -189,9 +196,11 @@ def _find(
     return newest
 
 
-def _newest_batch(location: str, job: str, signer: Signer) -> Found | None:
+def _newest_batch(
+    location: str, where: tuple[Storage, str], job: str, signer: Signer
+) -> Found | None:
     """The newest micro-batch of a job, if it has run in such."""
-    storage, root = locate(location)
+    storage, root = where
     if storage.entries(storage.join(root, "jobs", file_name(job), "batches")) is None:
         return None
     from jetlet.spark.micro_batch.contents import newest_batch

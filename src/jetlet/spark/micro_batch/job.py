@@ -46,6 +46,12 @@ def micro_batch_job(
             "snapshot_key: the state of micro-batches is not signed; keep snapshot_dir where only "
             "the job can write, or run the pipeline on members"
         )
+    if config.storage_options is not None:
+        raise UnsupportedFeatureError(
+            "storage_options: Spark writes to the snapshot_dir, too, with settings of its own "
+            "(spark.hadoop.fs.s3a.*): leave them out, and tell fsspec by the environment, such as "
+            "FSSPEC_S3_KEY, FSSPEC_S3_SECRET and FSSPEC_S3_ENDPOINT_URL"
+        )
     if config.initial_snapshot is not None:
         raise UnsupportedFeatureError(
             f"initial_snapshot={config.initial_snapshot!r}: a job in micro-batches begins with "
