@@ -31,6 +31,7 @@ A planning error carries the name of what is wrong and says what to write instea
 from __future__ import annotations
 
 import errno
+import re
 from typing import Final
 
 __all__ = [
@@ -122,6 +123,17 @@ class OutputExistsError(PlanningError, FileExistsError):
 
 class MissingDependencyError(PlanningError, ImportError):
     """An optional dependency is not installed; the message says how to get it."""
+
+    def __str__(self) -> str:
+        """Which also says from where, if that is no index of packages."""
+        from jetlet.versions import install_command
+
+        text = super().__str__()
+        found = re.search(r"pip install 'jetlet\[(\w+)\]'", text)
+        command = install_command(found[1]) if found else ""
+        if found is None or command == found[0]:
+            return text
+        return f"{text} (here, where Jetlet is from a checkout: {command})"
 
 
 class ServerUnreachableError(PlanningError, ConnectionError):

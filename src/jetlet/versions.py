@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from jetlet._version import __version__
 from jetlet.interpreter import has_gil
@@ -15,6 +18,20 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def install_command(extra: str) -> str:
+    """What brings an extra here: from an index of packages, or from where Jetlet is from."""
+    try:
+        noted = json.loads(distribution("jetlet").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        noted = {}
+    url = urlsplit(noted.get("url", ""))
+    checkout = unquote(url.path)
+    if url.scheme != "file" or not Path(checkout, "pyproject.toml").is_file():
+        return f"pip install 'jetlet[{extra}]'"
+    option = "-e " if noted.get("dir_info", {}).get("editable") else ""
+    return f"pip install {option}'{checkout}[{extra}]'"
 
 
 def python_version() -> str:

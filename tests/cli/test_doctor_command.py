@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import sys
 
 import pytest
 
-from jetlet import __version__
+from jetlet import __version__, versions
 from jetlet.cli import doctor_command
-from jetlet.versions import python_version
+from jetlet.errors import MissingDependencyError
+from jetlet.versions import install_command, python_version
 
 
 def lines(output):
@@ -38,8 +40,45 @@ def test_what_is_missing_comes_with_what_to_install(project, monkeypatch):
     done = project.jetlet("doctor", "--no-spark")
 
     assert "?     extra redis           not installed: redis" in done.output
-    assert "if you need it: pip install 'jetlet[redis]'" in done.output
+    assert f"if you need it: {install_command('redis')}" in done.output
     assert done.exit_code == 0
+
+
+class Installed:
+    """A distribution that was installed from somewhere."""
+
+    def __init__(self, noted):
+        self._noted = noted
+
+    def read_text(self, name):
+        return self._noted
+
+
+@pytest.mark.parametrize(
+    ("noted", "command"),
+    [
+        (None, "pip install 'jetlet[redis]'"),
+        ({"url": "file:///x/jetlet-1.whl", "archive_info": {}}, "pip install 'jetlet[redis]'"),
+        ({"url": "https://host/jetlet.git"}, "pip install 'jetlet[redis]'"),
+        ({"url": "checkout", "dir_info": {}}, "pip install '{}[redis]'"),
+        ({"url": "checkout", "dir_info": {"editable": True}}, "pip install -e '{}[redis]'"),
+    ],
+    ids=["index", "wheel", "repository", "checkout", "editable"],
+)
+def test_an_extra_comes_from_where_jetlet_is_from(tmp_path, monkeypatch, noted, command):
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    (checkout / "pyproject.toml").touch()
+    if noted is not None and noted["url"] == "checkout":
+        noted = {**noted, "url": checkout.as_uri()}
+    text = None if noted is None else json.dumps(noted)
+    monkeypatch.setattr(versions, "distribution", lambda name: Installed(text))
+
+    assert install_command("redis") == command.format(checkout)
+    told = str(MissingDependencyError("x needs redis-py: pip install 'jetlet[redis]'"))
+    assert told.startswith("x needs redis-py: pip install 'jetlet[redis]'")
+    assert install_command("redis") in told
+    assert str(MissingDependencyError("x needs y")) == "x needs y"
 
 
 def test_a_version_that_does_not_fit_is_wrong(project, monkeypatch):

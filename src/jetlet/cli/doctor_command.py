@@ -18,7 +18,7 @@ from jetlet.cli.cache_command import bytes_below
 from jetlet.cli.failures import describe
 from jetlet.errors import JetletError
 from jetlet.ui.progress_display import size
-from jetlet.versions import package_version, versions
+from jetlet.versions import install_command, package_version, versions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ COLOURS = {"ok": "green", "hint": "yellow", "wrong": "red"}
 REACH_LIMIT = 5.0
 """Seconds that an executor has to connect to this process."""
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?([<>=!~.,\d]*).*extra == '(\w+)'")
-_GROUPS = ("all", "dev", "bench")
+_GROUPS = ("all", "dev", "docs", "bench")
 """Extras that say nothing about what a feature needs."""
 
 
@@ -111,7 +111,7 @@ def _extras() -> Iterator[Finding]:
                 unfit.append(f"{name} {version} is not {wanted}")
             else:
                 present.append(f"{name} {version}")
-        what, install = f"extra {extra}", f"pip install 'jetlet[{extra}]'"
+        what, install = f"extra {extra}", install_command(extra)
         if unfit:
             yield Finding("wrong", what, ", ".join(unfit), f"install one that fits: {install}")
         elif missing:
@@ -157,7 +157,7 @@ def _java() -> Finding:
         java = find_java()
     except JetletError as error:
         first, *_ = str(error).splitlines()
-        return Finding("hint", "java", first, "for Spark: pip install 'jetlet[java]'")
+        return Finding("hint", "java", first, f"for Spark: {install_command('java')}")
     return Finding("ok", "java", f"{java.major}, from {java.origin} ({java.executable})")
 
 
