@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jetlet._lazy import lazy
-from jetlet.connectors.constructors import constructor
+from jetlet.connectors.constructors import constructor, hints
 
 if TYPE_CHECKING:
     from jetlet.connectors.client import CallbackSink as client
@@ -80,4 +80,4 @@ __all__ = [
     "text",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES, constructor)
+__getattr__, __dir__ = lazy(__name__, _HOMES, constructor, hints(__name__, _HOMES))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jetlet._lazy import lazy
-from jetlet.connectors.constructors import constructor
+from jetlet.connectors.constructors import constructor, hints
 
 if TYPE_CHECKING:
     from jetlet.connectors.custom.builders import BuiltBatchSource as batch
@@ -78,4 +78,4 @@ __all__ = [
     "text",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES, constructor)
+__getattr__, __dir__ = lazy(__name__, _HOMES, constructor, hints(__name__, _HOMES))

@@ -5,6 +5,9 @@ See :mod:`jetlet.pipeline.windows`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from jetlet.pipeline import idioms
 from jetlet.pipeline.windows import (
     CalendarDayWindow,
     CumulativeWindow,
@@ -34,3 +37,9 @@ __all__ = [
     "sliding",
     "tumbling",
 ]
+
+if not TYPE_CHECKING:  # to a type checker there are no such functions, which is right
+
+    def __getattr__(name: str) -> Any:
+        hint = idioms.module_hint(__name__, name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

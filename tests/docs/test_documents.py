@@ -21,7 +21,7 @@ from jetlet.pipeline.window_stage import WindowStage
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ON_SPARK = ("README.md", "spark.md", "spark-streams.md", "from-pyspark.md")
+ON_SPARK = ("README.md", "spark.md", "spark-streams.md", "from-pyspark.md", "dataframes.md")
 GENERATED = {
     ROOT / "docs" / page: page
     for page in (

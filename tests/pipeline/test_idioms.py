@@ -6,11 +6,13 @@ import re
 
 import pytest
 
-from jetlet import Pipeline, agg, sinks, sources, whole_item
+from jetlet import Pipeline, agg, sinks, sources, whole_item, windows
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.idioms import AGGREGATE_IDIOMS, STAGE_IDIOMS
+from jetlet.pipeline.idioms import AGGREGATE_IDIOMS, MODULE_IDIOMS, STAGE_IDIOMS
 from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.stage import Stage
+
+NAMED = {told for names in MODULE_IDIOMS.values() for told in names.values()}
 
 
 @pytest.fixture
@@ -32,10 +34,34 @@ def test_operations_have_other_names_here(name):
         getattr(agg, name)
 
 
-@pytest.mark.parametrize("text", sorted({*STAGE_IDIOMS.values(), *AGGREGATE_IDIOMS.values()}))
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(module, name) for module, names in MODULE_IDIOMS.items() for name in names],
+)
+def test_sources_sinks_and_windows_have_other_names_here(module, name):
+    told = MODULE_IDIOMS[module][name]
+    with pytest.raises(AttributeError, match=re.escape(f"write {told}")):
+        getattr({"sources": sources, "sinks": sinks, "windows": windows}[module], name)
+
+
+def test_a_pipeline_begins_with_a_source():
+    with pytest.raises(AttributeError, match=r"write p\.read_from\(source\)\.map\(\.\.\.\)"):
+        Pipeline("p").map(str)
+    with pytest.raises(
+        AttributeError, match=r"write p\.read_from\(source\), and behind it \.merge"
+    ):
+        Pipeline("p").union()
+
+
+@pytest.mark.parametrize(
+    "text", sorted({*STAGE_IDIOMS.values(), *AGGREGATE_IDIOMS.values(), *NAMED})
+)
 def test_what_is_told_is_there(text):
-    for kind, name in re.findall(r"(\bagg|\bsinks|)\.(\w+)\(", text):
-        home = {"agg": [agg], "sinks": [sinks]}.get(kind, [Stage, StageWithKey, AggregateOperation])
+    modules = {"agg": agg, "sinks": sinks, "sources": sources, "windows": windows}
+    for kind, name in re.findall(r"(\b\w+|)\.(\w+)\(", text):
+        if kind and kind not in modules:
+            continue
+        home = [modules[kind]] if kind else [Stage, StageWithKey, AggregateOperation]
         assert any(hasattr(each, name) for each in home), name
 
 

@@ -45,6 +45,17 @@ def constructor(module: str, name: str, home: str) -> Callable[..., Any]:
     return function
 
 
+def hints(module: str, homes: Mapping[str, str]) -> Callable[[str], str]:
+    """What to write instead of names that the module does not have."""
+
+    def hint(name: str) -> str:
+        from jetlet.pipeline.idioms import module_hint
+
+        return "" if name.startswith("__") else module_hint(module, name, homes)
+
+    return hint
+
+
 class _Text(str):
     """An annotation as it is written, which ``help`` is to show without quotes."""
 

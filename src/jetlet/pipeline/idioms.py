@@ -16,7 +16,9 @@ STAGE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "alias": ".map(fn, name=...)",
         "assign_timestamps_and_watermarks": ".add_timestamps(fn, allowed_lag)",
         "async_map": ".map_async(fn)",
+        "assignTimestampsAndWatermarks": ".add_timestamps(fn, allowed_lag)",
         "batch": ".map_batched(fn, max_batch)",
+        "buffer": ".map_batched(fn, max_batch)",
         "cache": "nothing: a stage that several others read is computed once in a job",
         "coalesce": ".rebalance()",
         "cogroup": ".grouping_key(fn).aggregate2(op, other.grouping_key(fn), other_op)",
@@ -24,10 +26,13 @@ STAGE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "count": ".aggregate(agg.counting())",
         "drop_duplicates": ".distinct(), or .grouping_key(fn).distinct() for one item of each key",
         "dropDuplicates": ".distinct(), or .grouping_key(fn).distinct() for one item of each key",
+        "emit_on": "nothing: a result comes when event time has passed its window",
         "explode": ".flat_map(fn)",
+        "first": ".take(1)",
         "filter_map": ".map(fn) and .filter(fn)",
         "flatMap": ".flat_map(fn)",
         "fold": ".aggregate(agg.reducing(identity, fn))",
+        "fold_window": ".window(definition).aggregate(agg.reducing(identity, fn))",
         "foreach": ".write_to(sink) to a sink of your own, such as sinks.builder(...)",
         "foreachBatch": ".write_to(sink) to a sink of your own, such as sinks.builder(...)",
         "foreach_batch": ".write_to(sink) to a sink of your own, such as sinks.builder(...)",
@@ -44,6 +49,9 @@ STAGE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "key_on": ".grouping_key(fn)",
         "keyBy": ".grouping_key(fn)",
         "limit": ".take(n)",
+        "map_value": ".map(fn)",
+        "map_values": ".map(fn)",
+        "mapValues": ".map(fn)",
         "map_partitions": ".map_batched(fn), or .map_using_service(...) for what is made once",
         "mapPartitions": ".map_batched(fn), or .map_using_service(...) for what is made once",
         "max": ".aggregate(agg.max_by(key))",
@@ -53,13 +61,14 @@ STAGE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "orderBy": ".sort(key)",
         "output": ".write_to(sink)",
         "partition_by": ".rebalance(key_fn)",
+        "persist": "nothing: a stage that several others read is computed once in a job",
         "print": ".write_to(sinks.logger())",
         "reduce": ".aggregate(agg.reducing(identity, fn)), or .rolling_aggregate(...) in a stream",
         "reduce_by_key": ".grouping_key(fn).aggregate(agg.summing(fn)), or another operation",
         "reduceByKey": ".grouping_key(fn).aggregate(agg.summing(fn)), or another operation",
         "repartition": ".rebalance()",
         "scan": ".map_stateful(create, fn)",
-        "select": ".map(fn)",
+        "select": ".map(fn), or of columns .map(record(a=col('a')))",
         "shuffle": ".rebalance()",
         "sink": ".write_to(sink)",
         "sort_by": ".sort(key)",
@@ -67,11 +76,17 @@ STAGE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "sum": ".aggregate(agg.summing(fn))",
         "tap": ".peek()",
         "to": ".write_to(sink)",
+        "to_pandas": ".write_to(out), where out = sinks.collect(); then DataFrame(out.items)",
+        "toPandas": ".write_to(out), where out = sinks.collect(); then DataFrame(out.items)",
         "union": ".merge(other)",
         "unionAll": ".merge(other)",
         "unique": ".distinct()",
         "where": ".filter(fn)",
+        "watermark": ".add_timestamps(fn, allowed_lag)",
         "window_all": ".window(definition)",
+        "with_timestamps": ".add_timestamps(fn, allowed_lag)",
+        "with_watermark": ".add_timestamps(fn, allowed_lag)",
+        "withWatermark": ".add_timestamps(fn, allowed_lag)",
         "with_column": ".map(fn)",
         "withColumn": ".map(fn)",
         "write": ".write_to(sink)",
@@ -92,6 +107,8 @@ AGGREGATE_IDIOMS: Mapping[str, str] = MappingProxyType(
         "fold": "agg.reducing(identity, fn)",
         "list": "agg.to_list(fn)",
         "max": "agg.max_by(key)",
+        "median": "agg.approx_quantiles([0.5], fn)",
+        "percentile": "agg.approx_quantiles(fractions, fn)",
         "maximum": "agg.max_by(key)",
         "mean": "agg.averaging(fn)",
         "min": "agg.min_by(key)",
@@ -105,6 +122,59 @@ AGGREGATE_IDIOMS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Aggregate functions elsewhere, and what they are here."""
+
+
+MODULE_IDIOMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "sources": {
+            "dataframe": "sources.spark(frame_fn)",
+            "delta": "sources.spark(frame_fn), with a function from a session to a DataFrame",
+            "file": "sources.text(path)",
+            "from_list": "sources.items(items)",
+            "jdbc": 'sources.sql(url, query, split_by="id")',
+            "json": "sources.json_lines(path)",
+            "jsonl": "sources.json_lines(path)",
+            "list": "sources.items(items)",
+            "range": "sources.items(range(n))",
+            "rate": "sources.item_stream(per_second)",
+            "read_csv": "sources.csv(path)",
+            "read_parquet": "sources.parquet(path)",
+            "redis": "sources.redis_stream(streams, url)",
+            "spark_frame": "sources.spark(frame_fn)",
+            "table": "sources.spark(lambda spark: spark.table(name))",
+        },
+        "sinks": {
+            "console": "sinks.logger()",
+            "dataframe": "sinks.spark(writer_fn, schema)",
+            "foreach": "sinks.client(fn), or sinks.builder(...) where the data is",
+            "foreach_batch": "sinks.spark(writer_fn, schema), or sinks.builder(...)",
+            "jdbc": "sinks.sql(url, table)",
+            "json": "sinks.json_lines(directory)",
+            "jsonl": "sinks.json_lines(directory)",
+            "list": "sinks.collect()",
+            "memory": "sinks.collect()",
+            "print": "sinks.logger()",
+            "redis": "sinks.redis_stream(stream, url)",
+            "spark_frame": "sinks.spark(writer_fn, schema)",
+            "stdout": "sinks.logger()",
+        },
+        "windows": {
+            "fixed": "windows.tumbling(size)",
+            "global_window": "nothing: without a window all items are one",
+            "hop": "windows.sliding(size, slide)",
+            "hopping": "windows.sliding(size, slide)",
+            "session_window": "windows.session(gap)",
+            "sessions": "windows.session(gap)",
+            "tumble": "windows.tumbling(size)",
+        },
+    }
+)
+"""By module what others call its functions."""
+
+
+def module_hint(module: str, name: str, known: Iterable[str]) -> str:
+    """The same as :func:`hint`, for a name that one of our modules does not have."""
+    return hint(name, MODULE_IDIOMS[module.rpartition(".")[2]], known)
 
 
 def hint(name: str, idioms: Mapping[str, str], known: Iterable[str]) -> str:

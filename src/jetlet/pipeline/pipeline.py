@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.cells import Cell, running_cell
 from jetlet.pipeline.checks import check_name, check_parallelism, without_parentheses
+from jetlet.pipeline.idioms import STAGE_IDIOMS
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
@@ -84,6 +85,17 @@ class Pipeline:
         )
         check_name(transform.name)
         return Stage(self, self._add(transform))
+
+    if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if not name.startswith("_"):
+                if name in dir(Stage):
+                    hint = f": write p.read_from(source).{name}(...)"
+                elif name in STAGE_IDIOMS:
+                    hint = f": write p.read_from(source), and behind it {STAGE_IDIOMS[name]}"
+            raise AttributeError(f"a pipeline has no {name!r}{hint}", name=name)
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
