@@ -75,6 +75,21 @@ def launch(members, count=2):
     return deaths, all_told
 
 
+def test_members_learn_where_the_executors_listen(members, spark, monkeypatch):
+    executors = [("10.0.0.2", 40030), ("[fd00::3]", 40031)]
+    infos = [SimpleNamespace(host=lambda h=h: h, port=lambda p=p: p) for h, p in executors]
+    tracker = SimpleNamespace(getExecutorInfos=lambda: infos)
+    scala = SimpleNamespace(statusTracker=lambda: tracker)
+    context = SimpleNamespace(
+        master="spark://m:7077", _jsc=SimpleNamespace(sc=lambda: scala), setJobGroup=print
+    )
+    monkeypatch.setattr(hosted_members, "context_of", lambda _: context)
+    launch(members)
+    told = {bootstrap.neighbours for bootstrap in members._bootstraps}
+    assert told == {("10.0.0.2:40030", "fd00::3:40031")}
+    members.kill(0)
+
+
 def test_the_stage_begins_with_the_last_of_the_members(members, spark):
     members.launch(Bootstrap("tcp:127.0.0.1:1", "", 0, 2, []), lambda member, words: None)
     assert not spark.asked

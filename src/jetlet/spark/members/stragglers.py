@@ -38,7 +38,8 @@ def running_on(context: Any, group: str) -> dict[str, str]:
 def addresses_of_executors(context: Any) -> tuple[str, ...]:
     """Where executors listen for each other, and the driver for them."""
     infos = context._jsc.sc().statusTracker().getExecutorInfos()
-    return tuple(sorted(f"{info.host()}:{info.port()}" for info in infos))
+    # Spark writes addresses of IPv6 in brackets.
+    return tuple(sorted(f"{info.host().strip('[]')}:{info.port()}" for info in infos))
 
 
 def replace_executors(context: Any, executors: Iterable[str]) -> None:
