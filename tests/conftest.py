@@ -67,12 +67,13 @@ def pytest_xdist_make_scheduler(config, log):
     return Shares(config, log)
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests that need a server are marked so, and what takes long begins first."""
+    """Tests that need a server are marked so before -m looks; what takes long begins first."""
     for item in items:
         if SERVERS & set(item.fixturenames) or "[postgres" in item.name:
             item.add_marker(pytest.mark.server)
+    yield
     if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
         items.sort(key=_turn)
 
