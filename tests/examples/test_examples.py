@@ -144,6 +144,7 @@ def test_orders(load, on, capsys):
     assert shown == [row[:3] for row in expected]
 
 
+@pytest.mark.slow
 def test_inference(load, on, capsys):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     example = load("inference")

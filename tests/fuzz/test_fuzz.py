@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 def few(max_examples):
     return settings(
-        max_examples=max_examples,
+        max_examples=min(max_examples, settings().max_examples),  # a quick profile has fewer
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )

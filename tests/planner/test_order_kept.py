@@ -121,7 +121,6 @@ CASES = (pipelines(), st.sampled_from([1, 2]), st.integers(1, 3))
 
 
 @given(*CASES)
-@settings(max_examples=100)
 def test_order_of_each_partition_is_that_of_its_source(engines, pipeline, workers, parallelism):
     p, out, expected = build(*pipeline, preserve_order=True)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jetlet import EmbeddedEngine, JobConfig, Pipeline, agg, sinks, sources, whole_item
@@ -136,7 +136,6 @@ def engines():
 
 
 @given(SIZES, STEPS, st.sampled_from([1, 2]), st.integers(1, 3))
-@settings(max_examples=100)
 def test_any_pipeline_gives_what_plain_python_gives(engines, sizes, steps, workers, parallelism):
     p, results = build(sizes, steps)
 

@@ -153,7 +153,6 @@ def engine(request):
 
 
 @settings(
-    max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(plan=dag_plans())

@@ -141,7 +141,6 @@ def test_sessions_are_those_of_the_oracle(gap, events, disorder):
     )
 
 
-@settings(max_examples=100)
 @given(
     gap=st.integers(1, 20),
     longest=st.integers(1, 40),
