@@ -113,6 +113,7 @@ class StreamReadProcessor(BatchProcessor):
         in_columns: bool = False,
     ) -> None:
         super().__init__(data_ordinals)
+        self._in_columns = in_columns
         self._limit = ROWS_PER_POLL if in_columns else BATCH_SIZE
         self._policy = policy or ErrorPolicy("")
         self.is_cooperative = not source.is_blocking
@@ -157,6 +158,8 @@ class StreamReadProcessor(BatchProcessor):
             return
         self._mine = [source.partition_key(i, partitions[i]) for i in mine]
         self._names = [source.partition_name(i, partitions[i]) for i in mine]
+        if self._in_columns:
+            warm_up()  # in the process that reads, which need not be the one that has submitted
         self._reader = source.open([partitions[i] for i in mine], context)
         if self._timestamps.kind != "none":
             self._watermarks = WatermarkSource(
