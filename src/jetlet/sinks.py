@@ -10,13 +10,17 @@ it appears when the job has succeeded; a job that fails leaves nothing, and keep
 - ``"append"`` adds parts.
 - ``"error"`` refuses a directory that is not empty.
 
-``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``.
+``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"`` or ``"zstd"``. ``partition_by`` names a field, or
+several, or is a function from item to a dict: then files go to directories such as
+``day=2026-11-19``.
 
 In a job that takes snapshots the parts of each writer come one by one, as
 ``part-00000-00000-1-<job>.csv`` and so on, when a snapshot counts: with *exactly-once* each item is
 in one of them, with *at-least-once* a restart may write some again. A stream without either has a
 new part every 10 seconds, and the last one when it is cancelled. What was there is then replaced
-when the first part comes.
+when the first part comes. With ``roll_size``, such as ``"128 MiB"``, or ``roll_interval``, such as
+``"10m"``, what is written waits until there is so much, or the first of it has waited for so long,
+and becomes one part.
 
 ``help(sinks.csv)`` says what a sink takes.
 """
