@@ -46,6 +46,7 @@ from jetlet.spark.frame_sink import FrameSink, arrow_columns, frame_sink
 from jetlet.spark.frames import FrameSource, frame_source, made
 from jetlet.spark.launch.versions import (
     arrow_batches,
+    can_keep,
     kept_on_two_executors,
     repartition_by_id,
 )
@@ -249,7 +250,9 @@ class SparkRunner:
             frame = self._frame(run, fragment, rows)
             depth = 1 + max((depths.get(x.source, 0) for x in fragment.shuffled_inputs), default=-1)
             is_deep = depth >= MAX_SHUFFLES_IN_PLAN and bool(fragment.shuffled_outputs)
-            if is_deep or (fragment in self._kept and not self._loses_nothing()):
+            if (is_deep and can_keep(self._spark)) or (
+                fragment in self._kept and not self._loses_nothing()
+            ):
                 frame = self._keep(run, fragment, frame)
                 depth = 0
             depths[fragment] = depth

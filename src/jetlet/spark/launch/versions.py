@@ -176,6 +176,13 @@ def imported_by_pyspark() -> tuple[str, ...]:
     return ("pyspark.testing.utils",) if package_version() >= (4, 0) else ()
 
 
+def can_keep(session: SparkSession) -> bool:
+    """Whether rows can be kept where they are, for another plan: before Spark 4.0 not over Spark
+    Connect.
+    """
+    return is_classic(session) or spark_version(session) >= (4, 0)
+
+
 def kept_on_two_executors(frame: DataFrame) -> DataFrame:
     """Run the DataFrame once and for all. Spark 4.0 says on how many executors the rows are kept.
 
