@@ -55,6 +55,7 @@ def loop_threads():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(caplog):
+    gc.freeze()  # to look for garbage among all that other tests have left takes a second
     yield
     assert not loop_threads()
     gc.collect()  # a task that is destroyed while pending is reported then

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,7 @@ def collector():
     """The garbage collector of this process as it was."""
     yield
     keep_frozen(False)
+    gc.freeze()  # as the other tests want it
 
 
 def collect(state, key, item):
