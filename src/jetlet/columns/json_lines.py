@@ -50,7 +50,10 @@ class JsonColumns:
 
         ``None`` if there are few, or if any of them may be wrong: then one by one will tell.
         """
-        data = text.encode("utf-8", "surrogatepass")
+        return self.table_of(text.encode("utf-8", "surrogatepass"))
+
+    def table_of(self, data: bytes) -> Table | None:
+        """The same of bytes."""
         lines = _count_of_objects(data)
         if lines < LEAST_ROWS:
             return None

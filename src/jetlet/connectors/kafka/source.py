@@ -6,10 +6,12 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
+from jetlet.columns.json_lines import JsonColumns
 from jetlet.connectors.kafka.client import (
     KafkaDirectory,
     KafkaServers,
@@ -28,7 +30,9 @@ from jetlet.core.arguments import (
 )
 from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
-from jetlet.errors import BadRecordError, InvalidArgumentError
+from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
+from jetlet.pipeline.expressions.data_types import ANY, DataType
+from jetlet.pipeline.expressions.schemas import schema_type
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 from jetlet.processors.item_failure import item_at
@@ -58,6 +62,34 @@ class KafkaPartition:
 
     place: Place
     offset: int
+
+
+class JsonDecoder:
+    """Makes of a value what a schema says; picklable."""
+
+    def __init__(self, what: str, schema: type) -> None:
+        if not isinstance(schema, type):
+            raise InvalidArgumentError(
+                f"{what} takes a class as schema, such as a dataclass or a TypedDict, not "
+                f"{schema!r}"
+            )
+        try:
+            from msgspec.json import Decoder
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{what}(schema=...) needs a package: pip install 'jetlet[msgspec]'"
+            ) from error
+        try:
+            self._decode: Callable[[bytes], Any] = Decoder(schema).decode
+        except TypeError as error:
+            raise InvalidArgumentError(f"{what}: schema: {error}") from error
+        self._made_of = what, schema
+
+    def __call__(self, value: bytes) -> Any:
+        return self._decode(value)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JsonDecoder, self._made_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +135,7 @@ class KafkaOptions(TypedDict, total=False):
     on_gap: OnGap
     discovery_interval: Duration | None
     settings: Mapping[str, Any] | None
+    schema: type | None
     name: str | None
     local_parallelism: int | None
 
@@ -116,6 +149,10 @@ class KafkaSource(StreamSource[T]):
     ``key(bytes)`` then deserialises the key. Neither is called for what is ``None``. A record that
     cannot be decoded fails the job; to have it in a dead-letter sink, read bytes and decode them
     in ``.map(..., on_error=...)``.
+
+    With a ``schema``, which is a dataclass, a ``TypedDict`` or a msgspec ``Struct``, values are
+    JSON, and become one of these; expressions are checked against it, and for stages that work on
+    columns many values become a table, as in `json_lines`. Needs ``pip install 'jetlet[msgspec]'``.
 
     ``start`` is ``"earliest"``, ``"latest"`` (only what is sent from now on), ``"committed"`` (what
     ``group`` has committed; the earliest where it has not), a dict from partitions to offsets
@@ -186,10 +223,22 @@ class KafkaSource(StreamSource[T]):
         on_gap: OnGap = "skip",
         discovery_interval: Duration | None = DISCOVERY_MS,
         settings: Mapping[str, Any] | None = None,
+        schema: type | None = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:
         what = "sources.kafka"
+        if schema is not None and (value is not None or project is not None):
+            raise InvalidArgumentError(
+                f"{what}: schema=... says what becomes of a value: leave out value=... and "
+                "project=..."
+            )
+        self._type, self._columns = ANY, None
+        if schema is not None:
+            self._type, value = schema_type(what, schema), JsonDecoder(what, schema)
+            self._columns = JsonColumns.of(schema)
+        self.has_columns = self._columns is not None
+        self._in_columns = False
         self._servers = KafkaServers.of(what, servers, settings)
         given: Any = [topic] if isinstance(topic, str) else topic
         if not isinstance(given, list | tuple) or not given:
@@ -220,6 +269,14 @@ class KafkaSource(StreamSource[T]):
         self.preferred_local_parallelism = (
             check_count(f"{what}: local_parallelism", local_parallelism) or 1
         )
+
+    def item_type(self) -> DataType:
+        return self._type
+
+    def in_columns(self) -> KafkaSource[T]:
+        twin = copy(self)
+        twin._in_columns = self.has_columns
+        return twin
 
     def partitions(self) -> Sequence[KafkaPartition]:
         # "Latest" is when the job is submitted: what is sent while it starts is not missed.
@@ -334,7 +391,8 @@ class KafkaSource(StreamSource[T]):
             may_lose_partitions=self.discovery_ms is not None,
             logger=context.logger,
         )
-        return KafkaStreamReader(consumer, partitions, self._decoding.function())
+        columns = self._columns if self._in_columns else None
+        return KafkaStreamReader(consumer, partitions, self._decoding.function(), columns)
 
 
 def _check_topic(what: str, topic: Any) -> str:
@@ -372,7 +430,9 @@ class KafkaStreamReader(StreamReader[Any]):
         consumer: KafkaConsumer,
         partitions: Sequence[KafkaPartition],
         decode: Callable[[Message[Any, Any]], Any],
+        columns: JsonColumns | None = None,
     ) -> None:
+        self._columns = columns
         self._consumer = consumer
         self._decode = decode
         self._indices = {partition.place: i for i, partition in enumerate(partitions)}
@@ -393,12 +453,22 @@ class KafkaStreamReader(StreamReader[Any]):
         return [
             Polled(
                 self._indices[place],
-                _decoded(messages, self._decode),
+                self._items(messages),
                 [message.timestamp()[1] for message in messages],
             )
             for place, messages in found.items()
             if place in self._indices
         ]
+
+    def _items(self, messages: list[Message[Any, Any]]) -> Sequence[Any]:
+        """What the values are: many as a table, if somebody works on columns."""
+        if self._columns is not None:
+            values: list[Any] = [message.value() for message in messages]
+            if None not in values:
+                table = self._columns.table_of(b"\n".join(values))
+                if table is not None and len(table) == len(messages):
+                    return table
+        return _decoded(messages, self._decode)
 
     def is_quiet(self, partition: int) -> bool:
         return self._places[partition] in self._ended
