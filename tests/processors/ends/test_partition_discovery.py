@@ -211,6 +211,24 @@ def test_new_partitions_are_read_from_their_beginning_each_by_one(topics, start)
     assert sum(any(not isinstance(e, Watermark) for e in mine) for mine in emitted[:3]) == 3
 
 
+def test_the_times_of_partitions_may_be_asked_for_while_one_is_added(topics, start, monkeypatch):
+    readers = start(1)
+    [processor] = readers.processors
+    names = lambda: [each.partition for each in processor.partition_times()]
+    add, seen = TopicReader.add, []
+
+    def add_and_ask(self, partition, position):
+        seen.append(names())
+        add(self, partition, position)
+        seen.append(names())
+
+    monkeypatch.setattr(TopicReader, "add", add_and_ask)
+    topics.everything["a"] = [1]
+    readers.poll_until(lambda emitted: items(emitted).total() >= 1)
+    assert seen == [[], []]
+    assert names() == ["a"]
+
+
 def test_who_has_no_partition_yet_holds_nobody_up(topics, start):
     readers = start(2)
     assert readers.poll() == [[IDLE], [IDLE]]

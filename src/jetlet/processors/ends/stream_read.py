@@ -179,10 +179,11 @@ class StreamReadProcessor(BatchProcessor):
         watermarks = self._watermarks
         if watermarks is None:
             return ()
-        times = map(watermarks.watermark_of, range(len(self._names)))
+        names = tuple(self._names)  # it may grow meanwhile
+        times = map(watermarks.watermark_of, range(len(names)))
         return [
             PartitionTime(name, None if time == MIN_TIMESTAMP else time, watermarks.is_idle(index))
-            for index, (name, time) in enumerate(zip(self._names, times, strict=True))
+            for index, (name, time) in enumerate(zip(names, times, strict=True))
         ]
 
     def interrupt(self) -> None:
@@ -311,14 +312,15 @@ class StreamReadProcessor(BatchProcessor):
             return
         index = len(self._mine)
         self._mine.append(key)
-        self._names.append(self._source.partition_name(index, partition))
-        self.context.logger.info("%s is new", self._names[index])
+        name = self._source.partition_name(index, partition)
+        self.context.logger.info("%s is new", name)
         position, time = restored or (None, None)
         reader.add(partition, position)
         if self._watermarks is not None:
             self._watermarks.add(index)
             if time is not None:
                 self._watermarks.restore(index, time)
+        self._names.append(name)  # the last: who asks for times meanwhile goes by the names
 
     # --- Snapshots --------------------------------------------------------------------------
 
