@@ -485,7 +485,7 @@ class Job:
                 "restarts": self._lifecycle.restarts,
             }
             metrics.taken = tuple(self._snapshots.stats.history)
-        metrics.failures = tuple(self._lifecycle.failures)
+        metrics.failures = tuple(self._lifecycle.failures.copy())
         return metrics
 
     def health(self) -> Health:

@@ -222,7 +222,7 @@ class TaskletMetrics:
                 2**power: count for power, count in enumerate(self.histogram) if count
             },
             "counters": dict(self.counters),
-            "letters": list(self.letters),
+            "letters": list(self.letters.copy()),  # without the GIL only the copy is made at once
             "latency": dict(self.latency.counts),
         }
 

@@ -186,7 +186,7 @@ class _Child:
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
         ended = f"was ended by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
-        said = "".join(self._words).strip()
+        said = "".join(self._words.copy()).strip()
         self._on_death(self._index, f"{ended}; its last words:\n{said}" if said else ended)
 
     def kill(self) -> None:
