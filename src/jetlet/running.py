@@ -14,7 +14,7 @@ from jetlet.jobs.config import JobConfig
 from jetlet.jobs.console import in_notebook, plain_interrupts
 from jetlet.jobs.engine import SPARK_PARALLELISM, Engine, Plannable, dag_of
 from jetlet.jobs.job import Job, begin_awaited
-from jetlet.pipeline.transforms import SourceTransform
+from jetlet.pipeline.transforms.sources import SourceTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.pipeline import Pipeline

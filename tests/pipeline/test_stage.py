@@ -10,13 +10,10 @@ import pytest
 from jetlet import JoinClause, Pipeline, Stage, agg, service, sinks, sources, whole_item
 from jetlet.core import Processor
 from jetlet.errors import InvalidArgumentError, UnstableKeyError
-from jetlet.pipeline.transforms import (
-    AggregateTransform,
-    AsyncTransform,
-    HashJoinTransform,
-    SortTransform,
-    StatefulTransform,
-)
+from jetlet.pipeline.transforms.aggregates import AggregateTransform
+from jetlet.pipeline.transforms.joins import HashJoinTransform
+from jetlet.pipeline.transforms.services import AsyncTransform
+from jetlet.pipeline.transforms.stateful import SortTransform, StatefulTransform
 
 
 @pytest.fixture

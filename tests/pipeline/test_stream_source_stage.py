@@ -8,7 +8,7 @@ import pytest
 
 from jetlet import Pipeline, windows
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.transforms import StreamSourceTransform
+from jetlet.pipeline.transforms.sources import StreamSourceTransform
 from jetlet.testing import Timed, scripted_stream
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jetlet import Pipeline, agg, sinks, sources, windows
 from jetlet.errors import InvalidArgumentError, MissingTimestampsError
-from jetlet.pipeline.transforms import WindowTransform
+from jetlet.pipeline.transforms.windows import WindowTransform
 
 NO_COMBINE = agg.of(create=int, accumulate=lambda acc, item: acc + item)
 

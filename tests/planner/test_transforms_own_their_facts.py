@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 from jetlet import Pipeline, agg, planner, sinks, sources, whole_item, windows
 from jetlet.pipeline import transforms
-from jetlet.pipeline.transforms import Transform
+from jetlet.pipeline.transforms.base import Transform
 from jetlet.planner.graph import Graph
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
@@ -18,7 +20,8 @@ from jetlet.testing import Timed, scripted_stream
 ROOT = Path(planner.__file__).parent
 CLASSES = {
     name: each
-    for name, each in vars(transforms).items()
+    for module in iter_modules(transforms.__path__, f"{transforms.__name__}.")
+    for name, each in vars(import_module(module.name)).items()
     if isinstance(each, type) and issubclass(each, Transform)
 }
 ABSTRACT = {"Transform", "AggregatingTransform", "KeyedTransform"}

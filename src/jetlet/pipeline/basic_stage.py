@@ -25,15 +25,12 @@ from jetlet.pipeline.expressions.data_types import DataType
 from jetlet.pipeline.expressions.schemas import TypeCheck, schema_type
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
-from jetlet.pipeline.transforms import (
-    AsyncTransform,
+from jetlet.pipeline.transforms.base import Kind, Transform
+from jetlet.pipeline.transforms.services import AsyncTransform, RetryOn, ServiceTransform
+from jetlet.pipeline.transforms.stateless import (
     BatchedTransform,
-    Kind,
-    RetryOn,
-    ServiceTransform,
     StatelessTransform,
     TableMapTransform,
-    Transform,
 )
 
 if TYPE_CHECKING:

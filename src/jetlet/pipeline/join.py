@@ -11,7 +11,8 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.checks import check_function, check_late, check_state, check_timestamps
 from jetlet.pipeline.refreshed_join import refreshed_join_transform
 from jetlet.pipeline.source import BatchSource
-from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform, Transform
+from jetlet.pipeline.transforms.base import Transform
+from jetlet.pipeline.transforms.joins import HashJoinTransform, IntervalJoinTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage

@@ -32,15 +32,11 @@ from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, k
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
-from jetlet.pipeline.transforms import (
-    AggregateTransform,
-    AsyncTransform,
-    BatchedTransform,
-    DistinctTransform,
-    Kind,
-    ProcessTransform,
-    RetryOn,
-)
+from jetlet.pipeline.transforms.aggregates import AggregateTransform
+from jetlet.pipeline.transforms.base import Kind
+from jetlet.pipeline.transforms.services import AsyncTransform, RetryOn
+from jetlet.pipeline.transforms.stateful import DistinctTransform, ProcessTransform
+from jetlet.pipeline.transforms.stateless import BatchedTransform
 from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 

@@ -12,7 +12,8 @@ from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.stream_source_stage import StreamSourceStage
-from jetlet.pipeline.transforms import SourceTransform, Transform
+from jetlet.pipeline.transforms.base import Transform
+from jetlet.pipeline.transforms.sources import SourceTransform
 
 if TYPE_CHECKING:
     from jetlet.core.dag import DAG

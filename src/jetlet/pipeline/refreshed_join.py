@@ -16,7 +16,7 @@ from jetlet.pipeline.checks import check_function
 from jetlet.pipeline.errors import Rejected
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.source import BatchSource
-from jetlet.pipeline.transforms import ServiceTransform
+from jetlet.pipeline.transforms.services import ServiceTransform
 
 __all__ = ["refreshed_join_transform"]
 

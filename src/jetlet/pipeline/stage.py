@@ -41,20 +41,13 @@ from jetlet.pipeline.peek import PeekSink
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
 from jetlet.pipeline.source import BatchSource
 from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
-from jetlet.pipeline.transforms import (
-    DEFAULT_IDLE_TIMEOUT,
-    AggregateTransform,
-    CustomTransform,
-    Kind,
-    MergeTransform,
-    RebalanceTransform,
-    SinkTransform,
-    SortTransform,
-    TakeTransform,
-    TimestampTransform,
-    Transform,
-    WhenIdle,
-)
+from jetlet.pipeline.transforms.aggregates import AggregateTransform
+from jetlet.pipeline.transforms.base import Kind, Transform
+from jetlet.pipeline.transforms.custom import CustomTransform
+from jetlet.pipeline.transforms.sinks import SinkTransform
+from jetlet.pipeline.transforms.stateful import SortTransform, TakeTransform
+from jetlet.pipeline.transforms.stateless import MergeTransform, RebalanceTransform
+from jetlet.pipeline.transforms.timestamps import DEFAULT_IDLE_TIMEOUT, TimestampTransform, WhenIdle
 from jetlet.pipeline.window_stage import WindowStage
 from jetlet.pipeline.windows import Window
 

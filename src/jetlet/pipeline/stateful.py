@@ -18,7 +18,8 @@ from jetlet.pipeline.checks import (
     check_timestamps,
 )
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
-from jetlet.pipeline.transforms import Kind, RollingTransform, StatefulTransform
+from jetlet.pipeline.transforms.base import Kind
+from jetlet.pipeline.transforms.stateful import RollingTransform, StatefulTransform
 
 if TYPE_CHECKING:
     from jetlet.pipeline.stage import Stage

@@ -22,7 +22,8 @@ from jetlet.pipeline.checks import (
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.join import check_pair_function, keyed_other
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
-from jetlet.pipeline.transforms import PairsTransform, WindowTransform
+from jetlet.pipeline.transforms.joins import PairsTransform
+from jetlet.pipeline.transforms.windows import WindowTransform
 from jetlet.pipeline.windows import FrameWindow, SessionWindow, Window, WindowResult
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from jetlet.core.processor import Processor
 from jetlet.core.vertex import USE_DEFAULT, ProcessorSupplier, RunHook, Vertex
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.sink import AnySink, Sink
-from jetlet.pipeline.transforms import KeyFn
+from jetlet.pipeline.transforms.base import KeyFn
 from jetlet.planner import events
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.order import is_isolated

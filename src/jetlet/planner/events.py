@@ -14,7 +14,7 @@ from typing import Any
 from jetlet.errors import UnboundedInputError
 from jetlet.pipeline.functions import whole_item
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import StripTransform
+from jetlet.pipeline.transforms.timestamps import StripTransform
 from jetlet.planner.graph import Graph, Node
 from jetlet.processors.time.event_time import MAX_WATERMARK_STEP
 

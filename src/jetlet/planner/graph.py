@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jetlet.pipeline.transforms import Transform
+from jetlet.pipeline.transforms.base import Transform
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from jetlet.pipeline.expressions.expression import Expression
 from jetlet.pipeline.expressions.schemas import check_expression
 from jetlet.pipeline.pipeline import Pipeline
 from jetlet.pipeline.sink import Sink
-from jetlet.pipeline.transforms import FusedTransform, StatelessTransform
+from jetlet.pipeline.transforms.stateless import FusedTransform, StatelessTransform
 from jetlet.planner.events import check_streams
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.order import is_isolated, mark_order

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import SpoolTransform
+from jetlet.pipeline.transforms.stateless import SpoolTransform
 from jetlet.planner.graph import Graph, Node
 
 

@@ -8,7 +8,8 @@ fail the job, a step before that edge sorts it out.
 from __future__ import annotations
 
 from jetlet.pipeline.pipeline import Pipeline
-from jetlet.pipeline.transforms import StatelessTransform, Trial
+from jetlet.pipeline.transforms.base import Trial
+from jetlet.pipeline.transforms.stateless import StatelessTransform
 from jetlet.planner.graph import Graph, Node
 
 

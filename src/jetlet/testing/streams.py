@@ -19,7 +19,7 @@ from jetlet.core.clock import Clock
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
-from jetlet.pipeline.transforms import DEFAULT_IDLE_TIMEOUT
+from jetlet.pipeline.transforms.timestamps import DEFAULT_IDLE_TIMEOUT
 
 LOOK_AGAIN = 0.002
 """Seconds between two looks at a sink."""

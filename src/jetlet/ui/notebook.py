@@ -24,7 +24,7 @@ from jetlet.core.processor import Processor
 from jetlet.errors import JetletError
 from jetlet.jobs.console import in_notebook
 from jetlet.pipeline.expressions.data_types import ANY
-from jetlet.pipeline.transforms import Transform
+from jetlet.pipeline.transforms.base import Transform
 from jetlet.ui.job_view import JobView
 from jetlet.ui.svg import draw
 

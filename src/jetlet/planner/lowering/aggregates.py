@@ -9,7 +9,7 @@ from jetlet.columns.deeds import Combining, grouping_of
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
 from jetlet.pipeline.functions import entry_key
-from jetlet.pipeline.transforms import AggregateTransform
+from jetlet.pipeline.transforms.aggregates import AggregateTransform
 from jetlet.planner.dag_builder import DagBuilder, Supplier
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower

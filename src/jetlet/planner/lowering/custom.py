@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetlet.core.vertex import ProcessorSupplier
-from jetlet.pipeline.transforms import CustomTransform
+from jetlet.pipeline.transforms.custom import CustomTransform
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from jetlet.pipeline.transforms import HashJoinTransform, IntervalJoinTransform, PairsTransform
+from jetlet.pipeline.transforms.joins import (
+    HashJoinTransform,
+    IntervalJoinTransform,
+    PairsTransform,
+)
 from jetlet.planner import events
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node

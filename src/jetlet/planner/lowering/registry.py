@@ -13,7 +13,7 @@ from functools import singledispatch
 
 from jetlet.core.dag import DAG
 from jetlet.errors import PlanningError
-from jetlet.pipeline.transforms import Transform
+from jetlet.pipeline.transforms.base import Transform
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Graph, Node
 from jetlet.planner.side_outputs import SideOutputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetlet.pipeline.transforms import AsyncTransform, ServiceTransform
+from jetlet.pipeline.transforms.services import AsyncTransform, ServiceTransform
 from jetlet.planner import events
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node

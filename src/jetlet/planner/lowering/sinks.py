@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetlet.pipeline.transforms import SinkTransform
+from jetlet.pipeline.transforms.sinks import SinkTransform
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetlet.pipeline.transforms import SourceTransform, StreamSourceTransform
+from jetlet.pipeline.transforms.sources import SourceTransform, StreamSourceTransform
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node

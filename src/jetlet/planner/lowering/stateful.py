@@ -7,7 +7,7 @@ from functools import partial
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
 from jetlet.pipeline.functions import whole_item
-from jetlet.pipeline.transforms import (
+from jetlet.pipeline.transforms.stateful import (
     DistinctTransform,
     ProcessTransform,
     RollingTransform,

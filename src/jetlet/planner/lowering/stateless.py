@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from jetlet.columns.deeds import steps_of
-from jetlet.pipeline.transforms import (
+from jetlet.pipeline.transforms.stateless import (
     BatchedTransform,
     FusedTransform,
     MergeTransform,

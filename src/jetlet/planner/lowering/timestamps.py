@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from jetlet.pipeline.transforms import StripTransform, TimestampTransform
+from jetlet.pipeline.transforms.timestamps import StripTransform, TimestampTransform
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.events import watermark_step
 from jetlet.planner.graph import Node

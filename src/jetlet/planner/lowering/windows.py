@@ -8,7 +8,7 @@ from typing import Any
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.edge import from_
 from jetlet.core.vertex import Vertex
-from jetlet.pipeline.transforms import WindowTransform
+from jetlet.pipeline.transforms.windows import WindowTransform
 from jetlet.pipeline.windows import FrameWindow, SessionWindow
 from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node

@@ -39,7 +39,7 @@ from jetlet.core.processor import Processor, ProcessorContext
 from jetlet.core.traits import BatchPart, State, Traits
 from jetlet.core.vertex import ProcessorSupplier
 from jetlet.pipeline.service_factory import ServiceFactory
-from jetlet.pipeline.transforms import RetryOn
+from jetlet.pipeline.transforms.services import RetryOn
 from jetlet.processors.aggregate import PartOfKey
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.coroutines.coroutine_pool import (

@@ -23,7 +23,7 @@ from jetlet.core.outbox import Ordinals
 from jetlet.core.traits import Repeats
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution.coroutine_crew import MAX_STREAK, CoroutineCrew
-from jetlet.pipeline.transforms import RetryOn
+from jetlet.pipeline.transforms.services import RetryOn
 from jetlet.processors.base import ErrorPolicy
 from jetlet.processors.batched import NO_RESULTS
 

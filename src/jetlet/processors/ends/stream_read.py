@@ -19,7 +19,7 @@ from jetlet.core.vertex import StreamSupplier
 from jetlet.errors import ProcessorContractError
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
-from jetlet.pipeline.transforms import TimestampKind
+from jetlet.pipeline.transforms.timestamps import TimestampKind
 from jetlet.processors.base import BatchProcessor, ErrorPolicy
 from jetlet.processors.ends.partition_finder import PartitionFinder
 from jetlet.processors.item_failure import item_failure

@@ -24,11 +24,8 @@ from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.execution.watermark_coalescer import WatermarkCoalescer
 from jetlet.pipeline.aggregates.loop import GeneratedCode
 from jetlet.pipeline.expressions.expression import Expression, each_function
-from jetlet.pipeline.transforms import (
-    DEFAULT_IDLE_TIMEOUT,
-    StreamSourceTransform,
-    TimestampTransform,
-)
+from jetlet.pipeline.transforms.sources import StreamSourceTransform
+from jetlet.pipeline.transforms.timestamps import DEFAULT_IDLE_TIMEOUT, TimestampTransform
 
 MAX_WATERMARK_STEP = 1000
 """Watermarks are at most this far apart, whatever the windows need."""
