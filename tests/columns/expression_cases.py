@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from jetlet import col, it, lit, record, when
-from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
+from jetlet.columns.arrow import can_compile, evaluate, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import VALUE, Table
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.expressions.python_source import exact_function_of, function_of

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetlet import col, it, lit, record, when
-from jetlet.columns.arrow import LeaveToPython, evaluate, tree_of
+from jetlet.columns.arrow import evaluate, tree_of
 from jetlet.columns.items import items_table
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.columns.steps import ColumnSteps
 from jetlet.core.table import VALUE, Entry, Table
 

@@ -13,13 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetlet.columns.arrow import (
-    LeaveToPython,
-    evaluate,
-    is_for_columns,
-    plain_array,
-    tree_of,
-)
+from jetlet.columns.arrow import evaluate, is_for_columns, plain_array, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import VALUE, Entry, Form, Table, values_of
 from jetlet.pipeline.aggregates.shape import Part, Shape
 from jetlet.pipeline.expressions.nodes import Node

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetlet.columns.arrow import LeaveToPython, evaluate, is_for_columns, tree_of
+from jetlet.columns.arrow import evaluate, is_for_columns, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.columns.steps import Attempts
 from jetlet.core.table import Entry, Form, Table
 from jetlet.pipeline.aggregates.operation import AggregateOperation

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jetlet.columns.arrow import LeaveToPython, can_compile, evaluate, tree_of
+from jetlet.columns.arrow import can_compile, evaluate, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import Table, TableFunction
 from jetlet.pipeline.expressions.expression import plain_function
 from jetlet.pipeline.expressions.nodes import Node

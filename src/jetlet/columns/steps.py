@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jetlet.columns.arrow import (
-    LeaveToPython,
-    can_compile,
-    evaluate,
-    fields_of,
-    plain_array,
-    tree_of,
-)
+from jetlet.columns.arrow import can_compile, evaluate, fields_of, plain_array, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import Record, Table
 from jetlet.pipeline.expressions.nodes import Node
 

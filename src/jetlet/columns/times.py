@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jetlet.columns.arrow import LeaveToPython, evaluate, is_for_columns, plain_array, tree_of
+from jetlet.columns.arrow import evaluate, is_for_columns, plain_array, tree_of
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.columns.steps import Attempts
 from jetlet.core.table import Table
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetlet.columns import steps
 from jetlet.columns.accumulators import GroupedColumns, form_of, parts_of, summed
-from jetlet.columns.arrow import LeaveToPython
+from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import VALUE, Entry, Form, Table
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.aggregates.shape import Shape
