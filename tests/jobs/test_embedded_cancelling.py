@@ -20,6 +20,7 @@ from jetlet.errors import (
     JobCancelledError,
     PlanningError,
 )
+from jetlet.execution import plan_run
 from jetlet.jobs.embedded import EmbeddedEngine
 from jetlet.jobs.job import Job, JobStatus
 
@@ -145,7 +146,13 @@ def test_cancelled_job_discards_its_output(one_worker, kit):
 # --- Closing the engine -----------------------------------------------------------------------
 
 
-def test_closing_cancels_what_still_runs_and_leaves_no_thread(kit):
+@pytest.fixture
+def patient(monkeypatch):
+    """Jobs that are cancelled wait for calls under way, however busy the machine is."""
+    monkeypatch.setattr(plan_run, "CANCEL_LIMIT", PROMPT)
+
+
+def test_closing_cancels_what_still_runs_and_leaves_no_thread(kit, patient):
     before = set(threading.enumerate())
     engine = EmbeddedEngine(workers=2)
     jobs = [
@@ -160,7 +167,7 @@ def test_closing_cancels_what_still_runs_and_leaves_no_thread(kit):
             job.join(0)
 
 
-def test_closing_right_after_the_end_of_a_job_leaves_no_thread(kit):
+def test_closing_right_after_the_end_of_a_job_leaves_no_thread(kit, patient):
     before = set(threading.enumerate())
     for _ in range(30):
         with EmbeddedEngine(workers=1) as engine:
@@ -175,7 +182,7 @@ def test_closing_right_after_the_end_of_a_job_leaves_no_thread(kit):
         assert set(threading.enumerate()) == before
 
 
-def test_closing_waits_for_threads_that_take_their_time(monkeypatch, kit):
+def test_closing_waits_for_threads_that_take_their_time(monkeypatch, kit, patient):
     drive = Job._drive
 
     def linger(job):

@@ -65,6 +65,10 @@ def desk():
     yield make
     for one in made:
         one.delivery.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("jetlet-client"):
+            # It was given a tenth of a second, which is not much on a busy machine.
+            thread.join(PROMPT)
     assert not [t for t in threading.enumerate() if t.name.startswith("jetlet-client")]
 
 
