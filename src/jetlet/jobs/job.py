@@ -484,7 +484,7 @@ class Job:
                 **self._snapshots.stats.values(),
                 "restarts": self._lifecycle.restarts,
             }
-            metrics.taken = tuple(self._snapshots.stats.history)
+            metrics.taken = tuple(self._snapshots.stats.history.copy())
         metrics.failures = tuple(self._lifecycle.failures.copy())
         return metrics
 

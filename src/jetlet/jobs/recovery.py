@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, ClassVar, Protocol
@@ -13,8 +14,8 @@ class Stats(Protocol):
     taken: int
 
     @property
-    def history(self) -> Iterable[Mapping[str, Any]]:
-        """The latest of them."""
+    def history(self) -> deque[dict[str, Any]]:
+        """The latest of them: copy it, since more are appended meanwhile."""
 
     def values(self) -> Mapping[str, Any]:
         """As plain data."""
