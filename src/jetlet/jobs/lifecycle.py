@@ -105,6 +105,10 @@ class JobLifecycle:
         with self._changed:
             self.status = status
             self.error = error
+            stop = self._stop
+            if status is JobStatus.RUNNING and stop is not None and stop.answer is None:
+                # Somebody wanted it just before this attempt, whose thread had looked by then.
+                self._terminate(stop)
             self._changed.notify_all()
 
     # --- Requests ---------------------------------------------------------------------------
@@ -117,7 +121,7 @@ class JobLifecycle:
 
     def stop(self, verb: str, export: str | None = None, *, waits: bool = True) -> None:
         """End the attempt with a snapshot, in order to ``verb``; waits until that is done."""
-        snapshots = self.require_snapshots(verb)
+        self.require_snapshots(verb)
         stop = Stop(verb, export)
         with self._changed:
             self._changed.wait_for(lambda: self.status is not JobStatus.STARTING)
@@ -129,11 +133,7 @@ class JobLifecycle:
                 raise self._wrong(verb, "a running job can be")
             self._stop = stop
             if self.status is JobStatus.RUNNING:
-                try:
-                    stop.answer = snapshots.terminate()
-                except JobStateError:
-                    # It is about to end anyway, and the job's thread will see what is wanted.
-                    stop.answer = None
+                self._terminate(stop)
             self._changed.notify_all()
             if not waits:
                 return
@@ -142,6 +142,14 @@ class JobLifecycle:
             raise stop.error
         if not stop.is_done and not (verb == "cancel" and self._is_cancelled):
             raise self._wrong(verb, "it was too late to have it")
+
+    def _terminate(self, stop: Stop) -> None:
+        assert self._snapshots is not None
+        try:
+            stop.answer = self._snapshots.terminate()
+        except JobStateError:
+            # It is about to end anyway, and the job's thread will see what is wanted.
+            stop.answer = None
 
     def export(self, name: str) -> Future[None] | None:
         """Export the state of the job; ``None`` if that is done, since the job is suspended."""
@@ -187,10 +195,12 @@ class JobLifecycle:
         Raises :class:`JobCancelledError` if there is to be none.
         """
         self._check_cancelled()
-        stop = self._stop
-        if stop is None or stop.verb == "restart":
-            self._done(JobStatus.NOT_RUNNING)
-            return
+        with self._changed:
+            # Seen and settled at once: what somebody wants later is for the next attempt.
+            stop = self._stop
+            if stop is None or stop.verb == "restart":
+                self._settle(JobStatus.NOT_RUNNING, None)
+                return
         if stop.verb == "cancel":
             self._export(stop)
         self._suspend()
