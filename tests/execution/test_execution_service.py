@@ -13,7 +13,7 @@ import pytest
 from jetlet.errors import InvalidArgumentError
 from jetlet.execution import execution_service as service_module
 from jetlet.execution import idle
-from jetlet.execution.execution_service import ExecutionService
+from jetlet.execution.execution_service import Execution, ExecutionService
 from jetlet.execution.progress_state import DONE, MADE_PROGRESS, NO_PROGRESS
 from jetlet.execution.tasklet import Tasklet, Waker
 from jetlet.execution.worker import EngineThread
@@ -208,6 +208,8 @@ def test_call_that_raises_ends_the_execution(service, is_cooperative, error):
     for tasklet in (*others, bad):
         assert tasklet.log[-1] == "close" and tasklet.log.count("close") == 1
     assert bad.log.count("call") == 1
+    if not is_cooperative:
+        assert bad.waker.call_ns(bad) == 0
 
 
 def test_workers_outlive_a_failure(service):
@@ -224,6 +226,21 @@ def test_first_failure_wins(one_worker):
     assert str(execution.failure) == "1"
     execution.cancel()
     assert not execution.was_cancelled
+
+
+def test_who_is_dismissed_sees_the_failure(one_worker):
+    # Others look without a lock, and one without a failure would end the job as completed.
+    seen = []
+
+    class Watched(Execution):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "is_dismissed" and value:
+                seen.append(self.failure)
+
+    error = ValueError("from outside")
+    Watched(one_worker, "j", list).fail(None, error)
+    assert seen == [error]
 
 
 @pytest.mark.parametrize("is_cooperative", [True, False])

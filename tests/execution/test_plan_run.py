@@ -121,6 +121,20 @@ def test_what_is_stuck_is_left_behind_and_closed_when_it_returns(service):
     assert closed.wait(LIMIT)
 
 
+def test_what_is_cancelled_while_it_is_closed_has_not_completed(service):
+    # Otherwise its output would be committed, and whether it can be closed is not known yet.
+    closing, release = threading.Event(), threading.Event()
+    supplier = Recording(Processor)
+    supplier.close = lambda error: (closing.set(), release.wait(LIMIT))
+    run = plan_run(service, supplier)
+    canceller = threading.Thread(target=lambda: (closing.wait(LIMIT), run.cancel()))
+    canceller.start()
+    assert isinstance(run.run(), JobCancelledError)
+    canceller.join()
+    assert run.is_stuck
+    release.set()
+
+
 def test_tasklets_are_seen_before_any_is_initialised(service):
     seen = []
 

@@ -177,10 +177,11 @@ class Execution:
         with self._lock:
             if self.is_dismissed:
                 return
-            self.is_dismissed = True
             self.failure = error
             self.failed_tasklet = tasklet
             self.failed_item = item
+            # Last: who sees it without the lock must not take the failure for a good end.
+            self.is_dismissed = True
         self._dismiss()
 
     def _dismiss(self) -> None:

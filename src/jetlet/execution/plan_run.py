@@ -112,7 +112,10 @@ class PlanRun:
                 self._has_ended.wait()
             else:
                 self._leave(thread)
-                return outcome(execution)
+                # It was cancelled at its very end, and what is still closed has not completed.
+                return outcome(execution) or JobCancelledError(
+                    f"job {execution.name!r} was cancelled"
+                )
         thread.join()
         return self._error
 

@@ -265,6 +265,8 @@ class BlockingWorker:
         except BaseException as error:  # whatever it is, it ends the job
             execution.fail(tasklet, error)
         finally:
+            # Also after a call that has raised, which is under way no more.
+            self._called_at = None
             execution.ended(tasklet)
 
 
