@@ -200,6 +200,24 @@ def test_closing_waits_for_threads_that_take_their_time(monkeypatch, kit, patien
     assert set(threading.enumerate()) == before
 
 
+def test_page_is_closed_once_however_many_close_the_engine(monkeypatch):
+    engine = EmbeddedEngine(workers=1)
+    page = engine.ui()
+    close, closed = page.close, []
+
+    def close_while_another_thread_does():
+        closed.append(threading.current_thread())
+        if len(closed) == 1:
+            other = threading.Thread(target=engine._jobs.close)
+            other.start()
+            other.join(PROMPT)
+        close()
+
+    monkeypatch.setattr(page, "close", close_while_another_thread_does)
+    engine.close()
+    assert closed == [threading.current_thread()]
+
+
 def test_closed_engine_takes_no_jobs(kit):
     engine = EmbeddedEngine(workers=1)
     engine.close()

@@ -39,3 +39,25 @@ def test_stopwatch_adds_up_and_shows_the_time_under_way():
     watch.start()
     now = 21
     assert watch.ns == 6
+
+
+def test_stopwatch_never_goes_back_whenever_it_is_read():
+    now, seen, is_reading = 0, [], False
+
+    def clock():
+        # In the middle of starting and stopping, as other threads do.
+        nonlocal now, is_reading
+        if not is_reading:
+            is_reading = True
+            seen.append(watch.ns)
+            is_reading = False
+        now += 1
+        return now
+
+    watch = Stopwatch(clock)
+    for _ in range(3):
+        watch.start()
+        seen.append(watch.ns)
+        watch.stop()
+    assert seen == sorted(seen)
+    assert seen[-1] > 0

@@ -134,12 +134,12 @@ class EngineJobs:
             job.cancel()
         with self._lock:
             ending = list(self._ending)
+            page, self._page = self._page, None
         for thread in ending:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        if page is not None:
+            page.close()
         return is_first
 
 

@@ -8,6 +8,7 @@ with MetricsServer(port=9464) as server, EmbeddedEngine() as engine:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
@@ -46,6 +47,7 @@ class MetricsServer:
         from jetlet.metrics.job_collector import JobCollector
 
         self.host = host
+        self._lock = threading.Lock()
         self._collector = JobCollector()
         registry = CollectorRegistry()
         registry.register(self._collector)
@@ -86,11 +88,13 @@ class MetricsServer:
 
     def add(self, job: ExposedJob) -> None:
         """Expose a job from now on, also after its end."""
-        self._collector.jobs.append(job)
+        with self._lock:
+            self._collector.jobs.append(job)
 
     def remove(self, job: ExposedJob) -> None:
         """Forget a job."""
-        self._collector.jobs = [each for each in self._collector.jobs if each is not job]
+        with self._lock:
+            self._collector.jobs = [each for each in self._collector.jobs if each is not job]
 
     def close(self) -> None:
         """Serve no more; idempotent."""
