@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -80,91 +79,3 @@ def refused_by():
 @pytest.fixture(scope="session")
 def tree():
     return _tree
-
-
-# --- A model of Kafka's transactions --------------------------------------------------------
-
-
-class KafkaModel:
-    """What Kafka promises of transactions, which the cluster that librdkafka plays does not keep.
-
-    Records and offsets of a transaction count together, when it is committed. A producer that
-    begins aborts what another of its name has begun, which then cannot do anything any more.
-    """
-
-    def __init__(self):
-        self.records = []
-        self.offsets = {}
-        self.producers = {}
-
-    def install(self, patch):
-        """Be what clients talk to."""
-        import confluent_kafka
-
-        patch.setattr(confluent_kafka, "Producer", lambda settings: ModelProducer(self, settings))
-        patch.setattr(confluent_kafka, "Consumer", lambda settings: ModelConsumer(self, settings))
-
-
-class ModelProducer:
-    def __init__(self, model, settings):
-        self._model = model
-        self._name = settings["transactional.id"]
-        self._records = None
-
-    def init_transactions(self, timeout):
-        self._model.producers[self._name] = self
-
-    def begin_transaction(self):
-        assert self._records is None
-        self._records, self._offsets = [], {}
-
-    def produce(self, topic, value, key, partition, timestamp):
-        self._records.append(value)
-
-    def send_offsets_to_transaction(self, offsets, group, timeout):
-        self._offsets.update({(group, o.topic, o.partition): o.offset for o in offsets})
-
-    def commit_transaction(self, timeout):
-        from confluent_kafka import KafkaError, KafkaException
-
-        if self._model.producers[self._name] is not self:
-            raise KafkaException(KafkaError(KafkaError._FENCED))
-        self._model.records += self._records
-        self._model.offsets.update(self._offsets)
-        self._records = None
-
-    def poll(self, timeout):
-        pass
-
-    def flush(self, timeout):
-        return 0
-
-    def purge(self):
-        pass
-
-
-class ModelConsumer:
-    def __init__(self, model, settings):
-        self._model = model
-        self._group = settings["group.id"]
-
-    def list_topics(self, topic, timeout):
-        found = SimpleNamespace(error=None, partitions={0: None})
-        return SimpleNamespace(topics={topic: found})
-
-    def committed(self, places, timeout):
-        for place in places:
-            key = (self._group, place.topic, place.partition)
-            place.offset = self._model.offsets.get(key, -1001)
-        return places
-
-    def consumer_group_metadata(self):
-        return self._group
-
-    def close(self):
-        pass
-
-
-@pytest.fixture(scope="session")
-def kafka_model():
-    return KafkaModel

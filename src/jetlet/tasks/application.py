@@ -169,7 +169,8 @@ class TaskApplication:
             if not system.has_transactions:
                 raise InvalidArgumentError(
                     f"{what}: the output {output.stream!r} is in {system!r}, which cannot hold "
-                    f"messages back until they are committed; write to systems.log(...)"
+                    f"messages back until they are committed; write to systems.log(...) or "
+                    f"systems.kafka(...)"
                 )
         for name, store in self.stores.items():
             if getattr(store, "changelog", None) is None:

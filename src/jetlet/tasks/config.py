@@ -36,7 +36,8 @@ class TaskConfig:
     processing_guarantee: TaskGuarantee = "at-least-once"
     """``"at-least-once"``: after a failure some messages are sent again. ``"exactly-once"``: what a
     task sends is seen once the task is committed, as often as if nothing had failed. It needs
-    checkpoints in a directory or a log, changelogs, and outputs in ``systems.log``."""
+    checkpoints in a directory or a log, changelogs, and outputs in ``systems.log`` or
+    ``systems.kafka``."""
     callback_timeout: float | None = None
     """How long a message may be in flight before the job fails. One that is processed on the thread
     of the event loop is reported when the call returns."""

@@ -181,8 +181,9 @@ class TestInDirectory:
 
 
 class TestInLog:
-    def test_others_can_follow_and_old_ones_go(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(checkpoints, "_DISCARD_EVERY", 10)
+    @pytest.mark.parametrize(("limit", "value"), [("_DISCARD_EVERY", 10), ("_DISCARD_BYTES", 300)])
+    def test_others_can_follow_and_old_ones_go(self, tmp_path, monkeypatch, limit, value):
+        monkeypatch.setattr(checkpoints, limit, value)
         monkeypatch.setattr(checkpoints, "_SEGMENT_BYTES", 1000)
         manager = checkpoints.in_log(tmp_path).open("app")
         for i in range(1, 101):

@@ -46,7 +46,7 @@ _RESERVED: Final = {
     "group.id": "group=...",
     "auto.offset.reset": "start=... and on_gap=...",
     "enable.partition.eof": "nothing: a stream does not end",
-    "transactional.id": "JobConfig(processing_guarantee='exactly-once')",
+    "transactional.id": "processing_guarantee='exactly-once' in JobConfig or TaskConfig",
     "on_delivery": "nothing: a record that is not delivered fails the job",
     "logger": "nothing: see the loggers below 'jetlet'",
 }

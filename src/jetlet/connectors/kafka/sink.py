@@ -54,14 +54,14 @@ class KafkaEncoding(Generic[T]):
         return encode
 
 
-def check_record(record: Record, limit: int) -> None:
+def check_record(record: Record, limit: int, advice: str = _ADVICE) -> None:
     """Refuse what the client would, when it is too late to say so."""
     value, key, _, headers = record
     size = OVERHEAD
     for each in (value, key):
         if each is not None:
             if not isinstance(each, bytes | str):
-                raise BadRecordError(f"{shortened(each)} cannot be sent; {_ADVICE}")
+                raise BadRecordError(f"{shortened(each)} cannot be sent; {advice}")
             size += len(each) if isinstance(each, bytes) else len(each.encode())
     for name, content in headers or ():
         if not isinstance(name, str) or not isinstance(content, bytes | str | None):
@@ -70,7 +70,7 @@ def check_record(record: Record, limit: int) -> None:
             )
         size += len(name.encode()) + len(content or "")
     if size > limit:
-        raise BadRecordError(f"the record has {size} bytes; {_ADVICE}")
+        raise BadRecordError(f"the record has {size} bytes; {advice}")
 
 
 def _checked(timestamp: Any) -> int:

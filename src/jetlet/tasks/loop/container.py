@@ -141,6 +141,7 @@ class Container:
                     coordinator=Coordinator(each.name, mailbox),
                     checkpoints=checkpoints,
                 )
+                stack.callback(self._forget_shown, instance)
                 stack.callback(self._close_task, instance, lease)
                 call_hook(instance.hook("init"), lease, instance.context)
                 instances.append(instance)
@@ -216,7 +217,7 @@ class Container:
                 producers[name] = self._app.systems[name].transactional_producer(self.name, task)
                 stack.callback(producers[name].close)
                 mine = [stream.stream for stream in streams if stream.system == name]
-                producers[name].recover(mine, prepared.get(name, {}))
+                producers[name].recover(mine, prepared.get(name, {}), exactly=is_exact)
             if is_exact:
                 collectors[task] = Collector(producers, streams)
         if is_exact:
@@ -364,6 +365,14 @@ class Container:
                 self._loop.commit_idle_tasks()
             except BaseException:
                 logger.exception("%s: the last commit failed", self.name)
+
+    def _forget_shown(self, instance: TaskInstance) -> None:
+        if instance.name in self._stuck:
+            return
+        try:
+            instance.forget_shown()
+        except Exception:
+            logger.exception("%s: the last checkpoint still names what is shown", self.name)
 
     def _close_task(self, instance: TaskInstance, lease: AsyncioLease) -> None:
         if instance.name in self._stuck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jetlet.tasks.collector import Collector
@@ -37,6 +38,8 @@ class TaskInstance:
         self._task = task
         self._checkpoints = checkpoints
         self._committed = saved or Checkpoint({})
+        self._is_shown = True
+        """False while what a checkpoint names may not be shown yet."""
         self.committed: Mapping[SystemStreamPartition, Offset] = self._committed.offsets
         """The offset of the last message of each partition that a commit has covered."""
 
@@ -55,6 +58,7 @@ class TaskInstance:
         The order matters: whatever happens in between, what the checkpoint says was processed has
         had its effect. The offsets were taken before anything else.
         """
+        self._is_shown = False
         transactions = self.collector.prepare()
         stores = self.context.stores
         flushed = {name: store.flush() for name, store in stores.items()}
@@ -68,6 +72,18 @@ class TaskInstance:
         for store in stores.values():
             store.committed()
         self.collector.commit(transactions)
+        self._is_shown = True
         listener = self.hook("committed")
         if is_news and listener is not None:
             listener(offsets)
+
+    def forget_shown(self) -> None:
+        """Nothing comes any more: let the checkpoint not name what is shown.
+
+        Where it was sent to may have forgotten about it when the application runs again.
+        """
+        if self._checkpoints is None or not self._is_shown or not self._committed.transactions:
+            return
+        checkpoint = replace(self._committed, transactions={})
+        self._checkpoints.write(self.name, checkpoint)
+        self._committed = checkpoint

@@ -276,6 +276,7 @@ class _CheckpointLog:
             fsync="batch" if fsync else "none",
         )
         self._version = 0
+        self._bytes = 0
         self.latest: Checkpoint | None = None
         end = self._log.end_offsets()[0]
         if end > self._log.start_offsets()[0]:
@@ -286,8 +287,10 @@ class _CheckpointLog:
         data = encode_checkpoint(checkpoint, self._version + 1)
         offset = self._log.append([data], partition=0)[0].start
         self.latest, self._version = checkpoint, self._version + 1
-        if not self._version % _DISCARD_EVERY:
+        self._bytes += len(data)
+        if not self._version % _DISCARD_EVERY or self._bytes > _DISCARD_BYTES:
             self._log.discard_before(0, offset)
+            self._bytes = 0
 
     def close(self) -> None:
         self._log.close()
@@ -296,6 +299,8 @@ class _CheckpointLog:
 _SEGMENT_BYTES: Final = 1 << 20
 _DISCARD_EVERY: Final = 1000
 """Checkpoints between two times that old ones are deleted."""
+_DISCARD_BYTES: Final = 64 << 20
+"""The same, for checkpoints that have messages in them."""
 
 
 def _lock(path: str, task: str) -> int:

@@ -21,6 +21,8 @@ from jetlet.connectors.kafka.client import (
 )
 from jetlet.connectors.kafka.consumer import KafkaConsumer
 from jetlet.connectors.kafka.producer import KafkaProducer
+from jetlet.connectors.kafka.sink import MAX_BYTES, check_record
+from jetlet.connectors.kafka.transactions import Record
 from jetlet.core.arguments import shortened
 from jetlet.errors import BadRecordError, InvalidArgumentError
 from jetlet.tasks.envelope import (
@@ -30,6 +32,7 @@ from jetlet.tasks.envelope import (
     SystemStreamPartition,
 )
 from jetlet.tasks.state.serdes import Serde, value_serde
+from jetlet.tasks.systems.kafka_transactions import KafkaTransactions, check_partition
 from jetlet.tasks.systems.system import (
     LATEST,
     Polled,
@@ -37,6 +40,7 @@ from jetlet.tasks.systems.system import (
     System,
     SystemConsumer,
     SystemProducer,
+    TransactionalProducer,
 )
 
 logger = logging.getLogger("jetlet.tasks.kafka")
@@ -49,6 +53,7 @@ class KafkaSystem(System):
     """The topics of some servers. Picklable if the settings are."""
 
     is_blocking = True
+    has_transactions = True
 
     def __init__(
         self,
@@ -101,6 +106,24 @@ class KafkaSystem(System):
 
     def producer(self) -> KafkaSystemProducer:
         return KafkaSystemProducer(KafkaProducer(self._servers, logger), self._key, self._value)
+
+    def transactional_producer(self, application: str, task: str) -> TransactionalProducer:
+        return KafkaTransactions(self._servers, application, self._record)
+
+    def _record(self, stream: str, envelope: OutgoingEnvelope, now: int, count: int) -> Record:
+        """What is to be sent later, and must be such that Kafka takes it."""
+        partition = check_partition(stream, envelope.partition, count)
+        timestamp: Any = envelope.timestamp or now
+        try:
+            if not isinstance(timestamp, int) or timestamp not in range(1 << 63):
+                raise ValueError(f"timestamp={timestamp!r}: write milliseconds since 1970")
+            value, key = _encoded(envelope, self._key, self._value)
+            record = value, key, timestamp, None
+            limit = int(self._servers.settings.get("message.max.bytes", MAX_BYTES))
+            check_record(record, limit, "Kafka takes bytes, of 'message.max.bytes' at the most")
+        except (BadRecordError, TypeError, ValueError) as error:
+            raise _refused(stream, envelope, error) from error
+        return *record, partition
 
     def __repr__(self) -> str:
         return f"systems.kafka({self._servers.addresses!r})"
@@ -181,7 +204,7 @@ class KafkaSystemProducer(SystemProducer):
 
     def __init__(self, producer: KafkaProducer, key: Serde, value: Serde) -> None:
         self._producer = producer
-        self._encode_key, self._encode_value = key.encode, value.encode
+        self._key, self._value = key, value
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -194,20 +217,12 @@ class KafkaSystemProducer(SystemProducer):
     def _send(self, stream: str, envelope: OutgoingEnvelope) -> None:
         from confluent_kafka import KafkaException
 
-        message, key, partition, timestamp = envelope
+        partition = -1 if envelope.partition is None else envelope.partition
         try:
-            self._producer.send(
-                stream,
-                None if message is None else self._encode_value(message),
-                None if key is None else self._encode_key(key),
-                timestamp or 0,
-                partition=-1 if partition is None else partition,
-            )
+            value, key = _encoded(envelope, self._key, self._value)
+            self._producer.send(stream, value, key, envelope.timestamp or 0, partition=partition)
         except (KafkaException, TypeError, ValueError) as error:
-            raise BadRecordError(
-                f"{shortened(envelope)} cannot be sent to topic {stream!r}: {error_text(error)}; "
-                "write key=... and value=... of systems.kafka for what your messages are"
-            ) from error
+            raise _refused(stream, envelope, error) from error
 
     def flush(self) -> None:
         with self._lock:
@@ -219,3 +234,18 @@ class KafkaSystemProducer(SystemProducer):
             if not self._is_closed:
                 self._is_closed = True
                 self._producer.close()
+
+
+def _encoded(envelope: OutgoingEnvelope, key: Serde, value: Serde) -> tuple[Any, Any]:
+    """The value and the key of a record."""
+    return (
+        None if envelope.message is None else value.encode(envelope.message),
+        None if envelope.key is None else key.encode(envelope.key),
+    )
+
+
+def _refused(stream: str, envelope: OutgoingEnvelope, error: Exception) -> BadRecordError:
+    return BadRecordError(
+        f"{shortened(envelope)} cannot be sent to topic {stream!r}: {error_text(error)}; "
+        "write key=... and value=... of systems.kafka for what your messages are"
+    )

@@ -43,7 +43,9 @@ class LogTransactions(TransactionalProducer):
         self._lock = threading.Lock()
         self._streams: dict[str, _StreamTransactions] = {}
 
-    def recover(self, streams: Sequence[str], prepared: Mapping[str, Any]) -> None:
+    def recover(
+        self, streams: Sequence[str], prepared: Mapping[str, Any], *, exactly: bool = True
+    ) -> None:
         found = {name: self._stream(name) for name in {*streams, *prepared}}
         for name, each in prepared.items():
             found[name].staging.append(_unpacked(each))  # if its file is gone, that was done

@@ -120,9 +120,13 @@ class TransactionalProducer(SystemProducer):
         """The checkpoint counts: show what was prepared."""
 
     @abstractmethod
-    def recover(self, streams: Sequence[str], prepared: Mapping[str, Any]) -> None:
+    def recover(
+        self, streams: Sequence[str], prepared: Mapping[str, Any], *, exactly: bool = True
+    ) -> None:
         """Before anything is sent: show what was prepared for the task's last checkpoint, if that
         was not done yet, and drop all else that the task has left in these streams.
+
+        Where it cannot be known whether that was done it raises or, not ``exactly``, does it.
         """
 
 
