@@ -14,7 +14,8 @@ from jetlet.columns.items import events_table
 from jetlet.core import Watermark
 from jetlet.core.partitioning import PartitionId
 from jetlet.core.table import VALUE, Entry, Table
-from jetlet.processors.time.sliding_window import Frame, SlidingWindowProcessor
+from jetlet.processors.time.frames import Frame
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.testing import verify_processor
 
 OPERATION = agg.all_of(agg.counting(), agg.summing(col("n")))

@@ -47,9 +47,10 @@ from jetlet.processors.sorting.sort import SortProcessor
 from jetlet.processors.sorting.spool import SpoolProcessor
 from jetlet.processors.stateful import FLAT_MAP, MAP, StatefulProcessor
 from jetlet.processors.time.expiring_state import expiring_rolling, expiring_stateful
+from jetlet.processors.time.frames import frame_key
 from jetlet.processors.time.interval_join import IntervalJoinProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
-from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.testing.outbox import CheckedOutbox
 
 POLICY = ErrorPolicy("step", takes_events=True)

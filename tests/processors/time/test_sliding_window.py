@@ -29,8 +29,8 @@ from jetlet.pipeline.windows import (
     tumbling,
 )
 from jetlet.processors.base import TURN_NS
-from jetlet.processors.time import sliding_window
-from jetlet.processors.time.sliding_window import Frame, SlidingWindowProcessor, frame_key
+from jetlet.processors.time.frames import SLICE, Frame, frame_key
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 from jetlet.testing import ManualClock, verify_processor
 from jetlet.testing.outbox import CheckedOutbox
 
@@ -542,7 +542,7 @@ def test_large_tables_are_worked_off_in_several_turns(options):
     items = engine.emitted()
     if options:
         assert sum(len(frame.table) for frame in items) == 10_000
-        assert max(len(frame.table) for frame in items) <= sliding_window.SLICE
+        assert max(len(frame.table) for frame in items) <= SLICE
     else:
         assert len(items) == 20_000
         # Combining and deducting emit nothing, so the engine has to be told to go on.

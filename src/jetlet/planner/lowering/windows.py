@@ -14,10 +14,11 @@ from jetlet.planner.dag_builder import DagBuilder
 from jetlet.planner.graph import Node
 from jetlet.planner.lowering.registry import lower
 from jetlet.planner.side_outputs import SideOutputs
+from jetlet.processors.time.frames import frame_key
 from jetlet.processors.time.limited_session import LimitedSessionProcessor
 from jetlet.processors.time.revising_window import RevisingWindowProcessor
 from jetlet.processors.time.session_window import SessionWindowProcessor
-from jetlet.processors.time.sliding_window import SlidingWindowProcessor, frame_key
+from jetlet.processors.time.sliding_window import SlidingWindowProcessor
 
 
 @lower.register
