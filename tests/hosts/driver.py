@@ -318,6 +318,49 @@ def faults(engine, directory):
     return ports, told, members, wrong
 
 
+LENGTHS = (5.0, 60.0)
+"""Seconds for which the link to a driver is cut; ``faults`` has one of a second."""
+CUTS = {"both ways": (True, True), "to the driver": (True, False), "from it": (False, True)}
+"""Whether what a host sends to the driver is lost then, and what the driver sends it."""
+
+
+@scenario
+def cuts(engine, directory):
+    """A stream on two hosts, of which one and the driver do not hear each other for a while.
+
+    Takes some minutes, so it is for running by hand: ``lab.py DIRECTORY cuts``. For each cut: how
+    many snapshots there were meanwhile, how many members at its end, the seconds after it until
+    there were further ones, and what was noticed. And what is wrong with the results.
+    """
+    told = []
+    with (
+        SparkEngine(session=engine.session, members="all") as follower,
+        stream(follower, directory / "cuts") as running,
+    ):
+        for way, (there, back) in CUTS.items():
+            for seconds in LENGTHS:
+                wait_until(lambda: running.members == 2)
+                running.has_gone_on()
+                known, taken = len(running.causes), running.taken
+                if there:
+                    ONE.lose(DRIVER)
+                if back:
+                    DRIVER.lose(ONE)
+                time.sleep(seconds)
+                meanwhile, members = running.taken - taken, running.members
+                if there:
+                    ONE.find(DRIVER)
+                if back:
+                    DRIVER.find(ONE)
+                began = time.monotonic()
+                running.has_gone_on()
+                after = time.monotonic() - began
+                told.append((way, seconds, meanwhile, members, after, running.causes[known:]))
+        wait_until(lambda: running.members == 2)
+        wrong = running.finish()
+    return told, wrong
+
+
 _frozen = []
 
 
