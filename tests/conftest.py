@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from jetlet.errors import MissingDependencyError
 from jetlet.execution.garbage import MIDDLE_AGE, OLD_AGE, YOUNG_OBJECTS
 from jetlet.jobs.members import members_coordinator
+from jetlet.testing import verify_processor
 
 # The same examples in every run, and nobody looks at how long it takes to make or try them: on a
 # busy machine time says nothing about the code. `pytest --hypothesis-profile=explore` looks for new
@@ -31,6 +32,9 @@ settings.register_profile("jetlet", TIMELESS, derandomize=True)
 settings.register_profile("quick", TIMELESS, derandomize=True, max_examples=10)
 settings.register_profile("explore", TIMELESS, max_examples=1000)
 settings.load_profile("jetlet")
+
+# Nor does it if a call of a processor takes five seconds, as it may beside other tests.
+verify_processor.__kwdefaults__["timeout"] = 60.0
 
 SERVERS = {"kafka", "redis_process", "postgres"}
 """Fixtures that are servers."""

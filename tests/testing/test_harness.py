@@ -883,6 +883,7 @@ def verify_slow(seconds, *, is_cooperative):
         input=[1],
         expect_output=[],
         context=ProcessorContext(clock=clock),
+        timeout=5.0,
     )
 
 
