@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 STAGES = {
     "Pipeline": "jetlet.pipeline.pipeline.Pipeline",
-    "Stage": "jetlet.pipeline.stage.Stage",
-    "StageWithKey": "jetlet.pipeline.keyed_stage.StageWithKey",
-    "WindowStage": "jetlet.pipeline.window_stage.WindowStage",
-    "StreamSourceStage": "jetlet.pipeline.stream_source_stage.StreamSourceStage",
+    "Stage": "jetlet.pipeline.stages.stage.Stage",
+    "StageWithKey": "jetlet.pipeline.stages.keyed_stage.StageWithKey",
+    "WindowStage": "jetlet.pipeline.stages.window_stage.WindowStage",
+    "StreamSourceStage": "jetlet.pipeline.stages.stream_source_stage.StreamSourceStage",
 }
 """What a program gets from a method, and never imports."""
 

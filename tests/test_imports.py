@@ -56,7 +56,7 @@ CONVENIENCES = {
     # What users call on a pipeline reaches up to the planner and the engines, when it is called.
     ("pipeline/pipeline.py", "planner"),
     ("pipeline/pipeline.py", "running"),
-    ("pipeline/stage.py", "tasks"),
+    ("pipeline/stages/stage.py", "tasks"),
     ("tasks/application.py", "running"),
     # Reading state: a job may have run in micro-batches, too.
     ("snapshots/reading.py", "spark"),
@@ -66,7 +66,7 @@ CONVENIENCES = {
     # What notebooks show.
     ("connectors/client.py", "ui"),
     ("pipeline/pipeline.py", "ui"),
-    ("pipeline/stage.py", "ui"),
+    ("pipeline/stages/stage.py", "ui"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.nexmark.source import EventStream
 from jetlet import Pipeline, agg, col, it, lit, record, windows
-from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stages.stage import Stage
 
 BID = ("auction", "bidder", "price", "date_time", "extra")
 TIME = col("date_time").epoch_ms()

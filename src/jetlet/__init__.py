@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jetlet.pipeline.expressions.builders import col, lit, record, when
     from jetlet.pipeline.expressions.expression import it
     from jetlet.pipeline.functions import entry_key, entry_value, whole_item
-    from jetlet.pipeline.join import JoinClause
     from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer
     from jetlet.pipeline.pipeline import Pipeline
     from jetlet.pipeline.service_factory import service, shared_service
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.join import JoinClause
+    from jetlet.pipeline.stages.stage import Stage
     from jetlet.pipeline.windows import WindowResult
     from jetlet.spark.engine import SparkEngine
 
@@ -35,13 +35,13 @@ _HOMES = {
     "Job": "jetlet.jobs.job",
     "JobConfig": "jetlet.jobs.config",
     "JobStatus": "jetlet.jobs.job",
-    "JoinClause": "jetlet.pipeline.join",
+    "JoinClause": "jetlet.pipeline.stages.join",
     "KeyedProcess": "jetlet.pipeline.keyed_process",
     "Pipeline": "jetlet.pipeline.pipeline",
     "ProcessContext": "jetlet.pipeline.keyed_process",
     "RawRecord": "jetlet.pipeline.errors",
     "SparkEngine": "jetlet.spark.engine",
-    "Stage": "jetlet.pipeline.stage",
+    "Stage": "jetlet.pipeline.stages.stage",
     "Timer": "jetlet.pipeline.keyed_process",
     "Tls": "jetlet.network.tls",
     "WindowResult": "jetlet.pipeline.windows",

@@ -16,8 +16,8 @@ import pytest
 
 from jetlet import Stage, errors, sinks, sources
 from jetlet.cli import main
-from jetlet.pipeline.keyed_stage import StageWithKey
-from jetlet.pipeline.window_stage import WindowStage
+from jetlet.pipeline.stages.keyed_stage import StageWithKey
+from jetlet.pipeline.stages.window_stage import WindowStage
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,8 +9,8 @@ import pytest
 from jetlet import Pipeline, agg, sinks, sources, whole_item, windows
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.idioms import AGGREGATE_IDIOMS, MODULE_IDIOMS, STAGE_IDIOMS
-from jetlet.pipeline.keyed_stage import StageWithKey
-from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stages.keyed_stage import StageWithKey
+from jetlet.pipeline.stages.stage import Stage
 
 NAMED = {told for names in MODULE_IDIOMS.values() for told in names.values()}
 

@@ -17,7 +17,7 @@ from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import ClientSink, Sink
 
 if TYPE_CHECKING:
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 _UNSTABLE = (list, dict, set, bytearray, deque)
 """Types that no key can be of, whatever is in them."""

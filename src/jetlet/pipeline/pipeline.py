@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.cells import Cell, running_cell
 from jetlet.pipeline.checks import check_name, check_parallelism, without_parentheses
 from jetlet.pipeline.idioms import STAGE_IDIOMS
 from jetlet.pipeline.source import BatchSource
-from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stages.cells import Cell, running_cell
+from jetlet.pipeline.stages.stage import Stage
+from jetlet.pipeline.stages.stream_source_stage import StreamSourceStage
 from jetlet.pipeline.stream_source import StreamSource
-from jetlet.pipeline.stream_source_stage import StreamSourceStage
 from jetlet.pipeline.transforms.base import Transform
 from jetlet.pipeline.transforms.sources import SourceTransform
 

@@ -31,7 +31,7 @@ from jetlet.ui.svg import draw
 if TYPE_CHECKING:
     from jetlet.jobs.job import Job
     from jetlet.pipeline.pipeline import Pipeline
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 Bundle = dict[str, Any]
 
@@ -135,7 +135,7 @@ def _up_to(stage: Stage[Any], count: int | None = None, sink: Any = None) -> Pip
     """A pipeline of this stage and those it needs, whose failed and late items go nowhere."""
     from jetlet import sinks
     from jetlet.pipeline.pipeline import Pipeline
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
     pipeline = stage._pipeline
     needed: set[int] = set()

@@ -15,7 +15,7 @@ from jetlet.core.items import MIN_TIMESTAMP, Watermark
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import InvalidArgumentError, ItemFailedError, UnstableKeyError
 from jetlet.pipeline.errors import DeadLetter
-from jetlet.pipeline.key_batches import KeyBatches
+from jetlet.pipeline.stages.key_batches import KeyBatches
 from jetlet.processors.base import TURN_NS, ErrorPolicy
 from jetlet.processors.time.keyed_process import KeyedProcessProcessor
 from jetlet.testing import ManualClock, verify_processor

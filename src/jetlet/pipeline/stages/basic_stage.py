@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jetlet.errors import InvalidArgumentError
-from jetlet.pipeline.blocking import call_in_thread, threads_for
 from jetlet.pipeline.checks import (
     check_async,
     check_batched,
@@ -25,6 +24,7 @@ from jetlet.pipeline.expressions.data_types import DataType
 from jetlet.pipeline.expressions.schemas import TypeCheck, schema_type
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
+from jetlet.pipeline.stages.blocking import call_in_thread, threads_for
 from jetlet.pipeline.transforms.base import Kind, Transform
 from jetlet.pipeline.transforms.services import AsyncTransform, RetryOn, ServiceTransform
 from jetlet.pipeline.transforms.stateless import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from jetlet.pipeline.pipeline import Pipeline
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 T = TypeVar("T")
 R = TypeVar("R")

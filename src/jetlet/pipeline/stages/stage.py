@@ -21,7 +21,6 @@ from jetlet.core.vertex import ProcessorSupplier
 from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline import idioms
 from jetlet.pipeline.aggregates.operation import AggregateOperation
-from jetlet.pipeline.basic_stage import BasicStage
 from jetlet.pipeline.checks import (
     check_count,
     check_function,
@@ -35,12 +34,14 @@ from jetlet.pipeline.checks import (
     without_parentheses,
 )
 from jetlet.pipeline.functions import HASHES, is_sampled, plain_function, whole_item
-from jetlet.pipeline.join import JoinClause, join_transform
-from jetlet.pipeline.keyed_stage import StageWithKey
 from jetlet.pipeline.peek import PeekSink
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
 from jetlet.pipeline.source import BatchSource
-from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
+from jetlet.pipeline.stages.basic_stage import BasicStage
+from jetlet.pipeline.stages.join import JoinClause, join_transform
+from jetlet.pipeline.stages.keyed_stage import StageWithKey
+from jetlet.pipeline.stages.stateful import Expiry, rolling_transform, stateful_transform
+from jetlet.pipeline.stages.window_stage import WindowStage
 from jetlet.pipeline.transforms.aggregates import AggregateTransform
 from jetlet.pipeline.transforms.base import Kind, Transform
 from jetlet.pipeline.transforms.custom import CustomTransform
@@ -48,7 +49,6 @@ from jetlet.pipeline.transforms.sinks import SinkTransform
 from jetlet.pipeline.transforms.stateful import SortTransform, TakeTransform
 from jetlet.pipeline.transforms.stateless import MergeTransform, RebalanceTransform
 from jetlet.pipeline.transforms.timestamps import DEFAULT_IDLE_TIMEOUT, TimestampTransform, WhenIdle
-from jetlet.pipeline.window_stage import WindowStage
 from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:

@@ -26,22 +26,22 @@ from jetlet.pipeline.functions import (
     with_keys_of_items,
     with_service_and_key,
 )
-from jetlet.pipeline.join import interval_join_transform
-from jetlet.pipeline.key_batches import KeyBatches
 from jetlet.pipeline.keyed_process import KeyedProcess, ProcessContext, Timer, keyed_process
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
-from jetlet.pipeline.stateful import Expiry, rolling_transform, stateful_transform
+from jetlet.pipeline.stages.join import interval_join_transform
+from jetlet.pipeline.stages.key_batches import KeyBatches
+from jetlet.pipeline.stages.stateful import Expiry, rolling_transform, stateful_transform
+from jetlet.pipeline.stages.window_stage import LateSink, WindowStage
 from jetlet.pipeline.transforms.aggregates import AggregateTransform
 from jetlet.pipeline.transforms.base import Kind
 from jetlet.pipeline.transforms.services import AsyncTransform, RetryOn
 from jetlet.pipeline.transforms.stateful import DistinctTransform, ProcessTransform
 from jetlet.pipeline.transforms.stateless import BatchedTransform
-from jetlet.pipeline.window_stage import LateSink, WindowStage
 from jetlet.pipeline.windows import Window
 
 if TYPE_CHECKING:
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -65,7 +65,7 @@ class StageWithKey(Generic[T, K]):
     if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
 
         def __getattr__(self, name: str) -> Any:
-            from jetlet.pipeline.stage import Stage
+            from jetlet.pipeline.stages.stage import Stage
 
             if hasattr(Stage, name):
                 hint = (
@@ -279,7 +279,7 @@ class StageWithKey(Generic[T, K]):
 
         With a ``service`` it is ``fn(service, key, item)``. Items that wait for others of their key
         count for ``max_concurrency``, but not for ``timeout``. See :meth:`Stage.map_async
-        <jetlet.pipeline.stage.Stage.map_async>` for the other arguments.
+        <jetlet.pipeline.stages.stage.Stage.map_async>` for the other arguments.
         """
         options: dict[str, Any] = {
             "service": service,
@@ -321,7 +321,8 @@ class StageWithKey(Generic[T, K]):
 
         Items with the same key are never in two calls at a time, and come in their order: a
         coroutine function is called with the next list when it is done with the one before. See
-        :meth:`Stage.map_batched <jetlet.pipeline.stage.Stage.map_batched>` for the other arguments.
+        :meth:`Stage.map_batched <jetlet.pipeline.stages.stage.Stage.map_batched>` for the other
+        arguments.
         """
         check_batched(fn, max_batch, max_wait, service, 1, blocking)
         return self._stage._add(

@@ -10,7 +10,7 @@ from jetlet.errors import InvalidArgumentError
 from jetlet.pipeline.bounded import BoundedRead
 from jetlet.pipeline.checks import check_function, check_name, check_when_idle
 from jetlet.pipeline.functions import entry_key, entry_value
-from jetlet.pipeline.stage import Stage
+from jetlet.pipeline.stages.stage import Stage
 from jetlet.pipeline.stream_source import StreamSource
 from jetlet.pipeline.transforms.sources import StreamSourceTransform
 from jetlet.pipeline.transforms.timestamps import DEFAULT_IDLE_TIMEOUT, TimestampKind, WhenIdle

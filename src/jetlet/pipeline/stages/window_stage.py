@@ -20,15 +20,15 @@ from jetlet.pipeline.checks import (
     co_arguments,
 )
 from jetlet.pipeline.functions import whole_item
-from jetlet.pipeline.join import check_pair_function, keyed_other
 from jetlet.pipeline.sink import ClientSink, OnError, Sink
+from jetlet.pipeline.stages.join import check_pair_function, keyed_other
 from jetlet.pipeline.transforms.joins import PairsTransform
 from jetlet.pipeline.transforms.windows import WindowTransform
 from jetlet.pipeline.windows import FrameWindow, SessionWindow, Window, WindowResult
 
 if TYPE_CHECKING:
-    from jetlet.pipeline.keyed_stage import StageWithKey
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.keyed_stage import StageWithKey
+    from jetlet.pipeline.stages.stage import Stage
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -67,7 +67,7 @@ class WindowStage(Generic[T, K]):
     if not TYPE_CHECKING:  # to a type checker it has no such attributes, which is right
 
         def __getattr__(self, name: str) -> Any:
-            from jetlet.pipeline.stage import Stage
+            from jetlet.pipeline.stages.stage import Stage
 
             hint = ""
             if hasattr(Stage, name):
@@ -330,8 +330,8 @@ class WindowStage(Generic[T, K]):
 
     def _other(self, other: Any) -> tuple[Stage[Any], Callable[[Any], Any] | None]:
         """A further input: a stage, or one with a key where this one has a key."""
-        from jetlet.pipeline.keyed_stage import StageWithKey
-        from jetlet.pipeline.stage import Stage
+        from jetlet.pipeline.stages.keyed_stage import StageWithKey
+        from jetlet.pipeline.stages.stage import Stage
 
         key_fn = None
         if isinstance(other, StageWithKey):

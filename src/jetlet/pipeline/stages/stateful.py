@@ -22,7 +22,7 @@ from jetlet.pipeline.transforms.base import Kind
 from jetlet.pipeline.transforms.stateful import RollingTransform, StatefulTransform
 
 if TYPE_CHECKING:
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

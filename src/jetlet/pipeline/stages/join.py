@@ -15,7 +15,7 @@ from jetlet.pipeline.transforms.base import Transform
 from jetlet.pipeline.transforms.joins import HashJoinTransform, IntervalJoinTransform
 
 if TYPE_CHECKING:
-    from jetlet.pipeline.stage import Stage
+    from jetlet.pipeline.stages.stage import Stage
 
 B = TypeVar("B")
 
@@ -127,7 +127,7 @@ def interval_join_transform(
 
 def keyed_other(method: str, other: Any, name: str) -> tuple[Stage[Any], Callable[[Any], Any]]:
     """The stage that is joined with, and its key function."""
-    from jetlet.pipeline.keyed_stage import StageWithKey
+    from jetlet.pipeline.stages.keyed_stage import StageWithKey
 
     if not isinstance(other, StageWithKey):
         raise InvalidArgumentError(
