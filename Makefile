@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 
 DEMO = $(BIN)/python examples/word_count.py
 BENCH = $(BIN)/python -m benchmarks
-PYTEST = $(BIN)/python -m pytest -q --durations=15
+PYTEST = sh tests/in_memory.sh $(BIN)/python -m pytest -q --durations=15
 # Tests mostly wait for processes that they have started, so there are more at a time than cores.
 CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * os.cpu_count())')
