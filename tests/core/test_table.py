@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from datetime import date, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetlet.columns.items import events_table, items_table
-from jetlet.core.table import VALUE, Entry, Record, Table
+from jetlet.core.table import VALUE, Entry, Record, Table, values_of
 
 rows = st.lists(
     st.builds(
@@ -124,3 +125,45 @@ def test_values_that_python_has_other_types_for_come_as_in_pyarrow():
     )
 
     assert list(Table.of(columns)) == columns.to_pylist(maps_as_pydicts="strict")
+
+
+DAY, LATER = date(1999, 12, 31), datetime(2026, 3, 29, 1, 2, 3, 456789)  # noqa: DTZ001
+FIRST_AND_LAST = [datetime.min, datetime.max]  # noqa: DTZ901
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+02:00"])
+@pytest.mark.parametrize("more", [[], [None], FIRST_AND_LAST])
+def test_times_are_those_that_pyarrow_gives(unit, zone, more):
+    values = [datetime(1969, 7, 20), LATER, *more]  # noqa: DTZ001
+    whole = [value and value.replace(microsecond=0) for value in values]
+    array = pa.array(whole if unit == "s" else values, pa.timestamp("us"))
+    array = array.cast(pa.timestamp(unit), safe=False).cast(pa.timestamp(unit, zone))
+    try:
+        wanted = array.to_pylist()
+    except (OverflowError, ValueError) as error:  # the first or last of all times, in a zone
+        with pytest.raises(type(error)):
+            values_of(array)
+        return
+    found = values_of(array)
+    assert found == wanted
+    assert list(map(repr, found)) == list(map(repr, wanted))
+    assert values_of(array[1:]) == wanted[1:]
+
+
+def test_dates_are_those_that_pyarrow_gives():
+    array = pa.array([date.min, DAY, None, date.max])
+    assert values_of(array) == array.to_pylist()
+    assert values_of(array[1:2]) == [DAY]
+    assert values_of(pa.array([None], pa.date32())) == [None]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.date32()])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_times_that_python_cannot_have_are_refused_as_by_pyarrow(kind, sign):
+    bits = pa.int32() if kind == pa.date32() else pa.int64()
+    array = pa.array([sign * (2**30 if kind == pa.date32() else 2**61)], bits).cast(kind)
+    with pytest.raises((OverflowError, ValueError)) as wanted:
+        array.to_pylist()
+    with pytest.raises(wanted.type):
+        values_of(array)

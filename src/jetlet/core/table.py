@@ -16,6 +16,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, overload
@@ -276,15 +277,57 @@ def values_of(array: pa.Array) -> list[Any]:
         if _is_number(kind):
             # Ten times as fast as pyarrow's own way.
             return array.to_numpy().tolist()  # type: ignore[no-any-return]
-    if str(array.type) in _TEXT:
+    name = str(array.type)
+    if name in _TEXT:
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-    if str(array.type).startswith("dictionary<") and array.null_count == 0:
+    if name.startswith("dictionary<") and array.null_count == 0:
         # One object for each word, and not for each row.
         return list(map(values_of(array.dictionary).__getitem__, values_of(array.indices)))
+    if name in _DAYS and _is_within(array, _DAYS[name]):
+        days = array.to_numpy(zero_copy_only=False)  # None where they are null
+        return days.tolist()  # type: ignore[no-any-return]
+    if name in _TIMES and _is_within(array, _TIMES[name]):
+        return _moments(array)
     return array.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
 
 _TEXT = frozenset({"string", "large_string"})
+# What a date and a datetime of Python can be, in the units of columns. Of times in zones only those
+# in UTC are here: to tell the zone's own clock takes a call for each.
+_DAY = 86_400_000_000
+"""In microseconds, as all of these."""
+_EPOCH = date(1970, 1, 1).toordinal()
+_FIRST, _LAST = (1 - _EPOCH) * _DAY, (date.max.toordinal() + 1 - _EPOCH) * _DAY - 1
+_DAYS = {"date32[day]": (_FIRST // _DAY, _LAST // _DAY)}
+_TIMES = {
+    f"timestamp[{unit}{zone}]": (-(-_FIRST // length), _LAST // length)
+    for unit, length in (("s", 1_000_000), ("ms", 1000), ("us", 1))
+    for zone in ("", ", tz=UTC")
+}
+
+
+def _is_within(array: pa.Array, limits: tuple[int, int]) -> bool:
+    """Whether all values have such numbers; Arrow's own way says what is wrong with others."""
+    import pyarrow.compute as pc
+
+    found = pc.min_max(array)
+    if not found["min"].is_valid:
+        return False  # there are none
+    return bool(limits[0] <= found["min"].value and found["max"].value <= limits[1])
+
+
+def _moments(array: pa.Array) -> list[Any]:
+    """Times as Python has them; twenty times as fast as pyarrow's own way."""
+    import pyarrow as pa
+
+    numbers = array.to_numpy(zero_copy_only=False).astype("datetime64[us]")
+    if array.type.tz is None:
+        return numbers.tolist()  # type: ignore[no-any-return]
+    epoch = pa.scalar(0, array.type).as_py()  # in the object for the zone that Arrow has
+    since = numbers.view("timedelta64[us]").tolist()
+    if array.null_count:
+        return [None if each is None else epoch + each for each in since]
+    return list(map(epoch.__add__, since))
 
 
 def _is_number(kind: pa.DataType) -> bool:
