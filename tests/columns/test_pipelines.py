@@ -108,6 +108,9 @@ def test_range_beyond_64_bits_stays_a_list():
         agg.max_by(col("quantity")).and_then(it.id),
         agg.min_by(col("user")),
         agg.max_by(record(col("quantity") > 2, col("price"))),
+        agg.filtering(col("quantity") > 2, agg.max_by(-col("id"))),
+        agg.filtering(col("user") == "user1", agg.summing(col("id"))),
+        agg.mapping(record(id=-col("id")), agg.max_by(col("id"))),
     ],
 )
 @pytest.mark.parametrize(
@@ -217,6 +220,8 @@ EVENTS = [
         agg.all_of(agg.counting(), agg.summing(col("value"))).without_deduct(),
         agg.max_by(record(col("value"), col("x"))),
         agg.min_by(-col("x")),
+        agg.filtering(col("value") > 2, agg.max_by(-col("x"))),
+        agg.mapping(record(x=-col("x")), agg.max_by(col("x"))),
     ],
 )
 @pytest.mark.parametrize("key", [col("key"), None])

@@ -136,7 +136,9 @@ def _adapted(
         accumulate_batch=(accumulate_batch,),
         accumulate_keyed=None,
         loop_bodies=(body,),
+        # What these say goes for what comes out of the adapter, and not for items.
         shape=None,
+        best=None,
         name=f"{name}_{downstream.name}",
         made_of=(downstream.definition,),
     )
