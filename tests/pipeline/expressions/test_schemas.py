@@ -181,6 +181,54 @@ def test_a_wrong_field_or_type_is_refused_when_planned(name):
         p.plan()
 
 
+AGGREGATES = {
+    "summing": agg.summing(col("prize")),
+    "averaging": agg.averaging(col("prize")),
+    "max_by": agg.max_by(col("prize")),
+    "top_n": agg.top_n(2, col("prize")),
+    "linear_trend": agg.linear_trend(col("price"), col("prize")),
+    "to_list": agg.to_list(col("prize")),
+    "to_set": agg.to_set(col("prize")),
+    "to_dict": agg.to_dict(col("user"), col("prize")),
+    "sorting": agg.sorting(col("prize")),
+    "grouping_by": agg.grouping_by(col("user"), agg.summing(col("prize"))),
+    "mapping": agg.mapping(col("prize"), agg.summing(it)),
+    "filtering": agg.filtering(col("price") > 1, agg.summing(col("prize"))),
+    "flat_mapping": agg.flat_mapping(col("prize"), agg.counting()),
+    "all_of": agg.all_of(agg.counting(), agg.summing(col("prize"))),
+}
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("kind", ["all", "keyed", "rolling", "window"])
+def test_a_wrong_field_of_an_aggregate_is_refused_when_planned(name, kind):
+    p, operation = Pipeline("typed"), AGGREGATES[name]
+    stage = orders(p)
+    if kind == "window":
+        stage.add_timestamps(lambda _: 0, 0).window(windows.tumbling(1)).aggregate(
+            operation
+        ).write_to(sinks.noop())
+    elif kind == "all":
+        stage.aggregate(operation).write_to(sinks.noop())
+    else:
+        keyed = stage.grouping_key(col("user"))
+        rolls = kind == "rolling"
+        (keyed.rolling_aggregate if rolls else keyed.aggregate)(operation).write_to(sinks.noop())
+
+    with pytest.raises(InvalidArgumentError, match="there is no field 'prize': did you mean"):
+        p.plan()
+
+
+def test_a_wrong_field_of_one_of_several_inputs_is_refused_when_planned():
+    p = Pipeline("typed")
+    left, right = orders(p).grouping_key(col("user")), orders(p).grouping_key(col("user"))
+    both = left.aggregate2(agg.summing(col("price")), right, agg.summing(col("prize")))
+    both.write_to(sinks.noop())
+
+    with pytest.raises(InvalidArgumentError, match="there is no field 'prize': did you mean"):
+        p.plan()
+
+
 def test_items_that_are_not_of_the_schema_are_refused():
     p = Pipeline()
     source = sources.items([{"user": 1, "price": 2.0, "tags": []}], schema=Order)

@@ -58,6 +58,7 @@ def mapping(
         accumulate,
         accumulate_batch,
         replace(body, add=write_add, first=write_first if body_first is not None else None),
+        (fn,),
     )
 
 
@@ -89,6 +90,7 @@ def filtering(
         accumulate,
         accumulate_batch,
         replace(body, add=write_add, first=None),
+        (pred, *(each for _, each in downstream.item_functions)),
     )
 
 
@@ -120,6 +122,7 @@ def flat_mapping(
         accumulate,
         accumulate_batch,
         replace(body, add=write_add, first=None),
+        (fn,),
     )
 
 
@@ -129,6 +132,7 @@ def _adapted(
     accumulate: Callable[[A, T], A],
     accumulate_batch: Callable[[A, Sequence[T]], A],
     body: LoopBody,
+    item_functions: Iterable[Callable[[Any], Any]],
 ) -> AggregateOperation[T, A, R]:
     adapted = replace(
         downstream,
@@ -139,6 +143,7 @@ def _adapted(
         # What these say goes for what comes out of the adapter, and not for items.
         shape=None,
         best=None,
+        item_functions=tuple((0, each) for each in item_functions),
         name=f"{name}_{downstream.name}",
         made_of=(downstream.definition,),
     )
@@ -217,6 +222,7 @@ def all_of(*operations: _Operation) -> _Operation:
         operation,
         accumulate_batch=(accumulate_batch,),
         item_count=_count_of_one(operations),
+        item_functions=tuple(each for op in operations for each in op.item_functions),
         shape=shapes if len(shapes) == len(operations) else None,
         has_plain_result=all(each.has_plain_result for each in operations),
     )
@@ -247,6 +253,9 @@ def co_aggregate(*operations: _Operation) -> _Operation:
         operation,
         accumulate_batch=tuple(_slot_batch(index, op) for index, op in enumerate(operations)),
         item_count=_count_of_all(operations),
+        item_functions=tuple(
+            (index, fn) for index, op in enumerate(operations) for _, fn in op.item_functions
+        ),
     )
 
 

@@ -7,6 +7,7 @@ All of these hold every item they were given, or one per group, until the result
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast, overload
 
 from jetlet.errors import BadRecordError, InvalidArgumentError
@@ -66,6 +67,7 @@ def _listing(
         combine=_extend,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody(write_create, write_add, write_first, in_place=True),),
+        item_functions=((0, fn),),
         name=name,
     )
 
@@ -108,6 +110,7 @@ def to_set(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, Any
         combine=_update,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody(write_create, write_add, write_first, in_place=True),),
+        item_functions=((0, fn),),
         name="to_set",
     )
 
@@ -168,6 +171,7 @@ def to_dict(
         combine=combine,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(dict, accumulate, in_place=True),),
+        item_functions=((0, key_fn), (0, value_fn)),
         name="to_dict",
     )
 
@@ -214,7 +218,8 @@ def sorting(
         acc.sort(key=rank, reverse=reverse)
         return acc
 
-    return _listing("sorting", whole_item, export=export, finish=finish)
+    operation = _listing("sorting", whole_item, export=export, finish=finish)
+    return replace(operation, item_functions=((0, whole_item if key is None else key),))
 
 
 @overload
@@ -275,6 +280,7 @@ def grouping_by(
         combine=combine_groups if combine is not None else None,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(dict, accumulate, in_place=True),),
+        item_functions=((0, key_fn), *downstream.item_functions),
         name="grouping_by",
         made_of=(downstream.definition,),
     )

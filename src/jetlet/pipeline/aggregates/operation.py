@@ -93,6 +93,8 @@ class AggregateOperation(Generic[T_contra, A, R_co]):
     has_plain_result: bool = False
     """True if the result is what the accumulator is, with tuples for lists."""
     name: str = "aggregate"
+    item_functions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
+    """The functions that it calls with items as they come, each with the number of the input."""
     made_of: tuple[str, ...] = ()
     """What, besides the name, says what an accumulator is: the definitions of the operations that
     this one is made of, and parameters such as the ``n`` of ``top_n``."""

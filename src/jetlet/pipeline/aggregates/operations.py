@@ -131,6 +131,7 @@ def summing(fn: Callable[[Any], Any] = whole_item) -> AggregateOperation[Any, An
         loop_bodies=(LoopBody(_zero, write_add, write_first),),
         shape=Part("sum", fn),
         has_plain_result=True,
+        item_functions=((0, fn),),
         name="summing",
     )
 
@@ -223,6 +224,7 @@ def _extreme(
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody(write_create, write_add, write_first),),
         best=Best(key, is_largest=symbol == ">"),
+        item_functions=((0, key),),
         name=name,
     )
 
@@ -302,6 +304,7 @@ def _ranking(
         combine=combine,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(list, accumulate, in_place=True),),
+        item_functions=((0, key),),
         name=name,
         made_of=(str(n),),
     )
@@ -415,6 +418,7 @@ def linear_trend(
         combine=_add_points,
         deduct=_subtract_points,
         loop_bodies=(LoopBody.calling(_no_points, accumulate, in_place=True),),
+        item_functions=((0, x_fn), (0, y_fn)),
         name="linear_trend",
     )
 

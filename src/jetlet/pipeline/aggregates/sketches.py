@@ -61,6 +61,7 @@ def approx_distinct(
         combine=DistinctSketch.combine,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(create, accumulate, in_place=True),),
+        item_functions=((0, fn),),
         name="approx_distinct",
         made_of=(str(lg_k),),
     )
@@ -107,6 +108,7 @@ def approx_quantiles(
         combine=QuantilesSketch.combine,
         accumulate_batch=(accumulate_batch,),
         loop_bodies=(LoopBody.calling(create, accumulate, in_place=True),),
+        item_functions=((0, fn),),
         name="approx_quantiles",
         made_of=(str(k),),
     )

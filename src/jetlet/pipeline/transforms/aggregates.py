@@ -31,7 +31,7 @@ class AggregatingTransform(Transform):
 
     @property
     def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
-        return list(enumerate(self.key_fns or ()))
+        return [*enumerate(self.key_fns or ()), *self.operation.item_functions]
 
     def adds_columns(self, ordinal: int) -> bool:
         """True if the operation works on columns of that input, and the key as well."""

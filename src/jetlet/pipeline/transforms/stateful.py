@@ -70,6 +70,10 @@ class RollingTransform(KeyedTransform):
     ttl: int | None = None
 
     @property
+    def item_functions(self) -> Sequence[tuple[int, KeyFn | None]]:
+        return [*enumerate(self.checked_keys), *self.operation.item_functions]
+
+    @property
     def watermark_step(self) -> int:
         return tenth(self.ttl)
 
