@@ -1,35 +1,30 @@
 """The queries in Flink SQL, on one core; run by a Python that has apache-flink, and nothing else.
 
-    FLINK_PYTHON DIRECTORY REPEATS QUERY... prints a line of JSON for each query.
-
-Flink's distribution on PyPI reads no Parquet, so the same events are in CSV files.
+Each line on its input is JSON: ``{"query": NAME, "tables": {STREAM: FILE, ...}, "wants_results":
+BOOL}``. Each is answered by a line with the results, or with none. The files are streams of Arrow,
+of which Flink has all batches in memory before it begins.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
-from pathlib import Path
+from datetime import datetime, timezone
+from typing import Any
 
-STREAMS = {
-    "persons": "id BIGINT, name STRING, email STRING, city STRING, state STRING, event_ms BIGINT",
-    "auctions": "id BIGINT, item_name STRING, description STRING, initial_bid BIGINT, "
-    "reserve BIGINT, event_ms BIGINT, expires_ms BIGINT, seller BIGINT, category BIGINT, "
-    "expires AS TO_TIMESTAMP_LTZ(expires_ms, 3)",
-    "bids": "auction BIGINT, bidder BIGINT, price BIGINT, event_ms BIGINT, extra STRING",
-}
+ROWS = 10_000
+"""In a batch of Arrow's, as many as Flink has in one of its own."""
+TEXT = frozenset({"name", "email", "city", "state", "item_name", "description", "extra"})
 TUMBLE = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(date_time), INTERVAL '10' SECOND))"
 WINDOW = "window_start, window_end"
 QUERIES = {
-    "q0": "SELECT auction, bidder, price, date_time, extra FROM bids",
-    "q1": "SELECT auction, bidder, price * 0.908e0, date_time, extra FROM bids",
+    "q0": "SELECT auction, bidder, price, date_time_ms, extra FROM bids",
+    "q1": "SELECT auction, bidder, price * 0.908e0, date_time_ms, extra FROM bids",
     "q2": "SELECT auction, price FROM bids WHERE MOD(auction, 123) = 0",
     "q3": "SELECT p.name, p.city, p.state, a.id FROM auctions a JOIN persons p ON a.seller = p.id "
     "WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')",
-    "q4": "SELECT category, AVG(price) FROM (SELECT a.id, a.category, MAX(b.price) AS price "
-    "FROM auctions a JOIN bids b ON a.id = b.auction "
+    "q4": "SELECT category, AVG(CAST(price AS DOUBLE)) FROM (SELECT a.id, a.category, "
+    "MAX(b.price) AS price FROM auctions a JOIN bids b ON a.id = b.auction "
     "WHERE b.date_time BETWEEN a.date_time AND a.expires GROUP BY a.id, a.category) "
     "GROUP BY category",
     "q5": f"SELECT window_start, auction, n FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY "
@@ -46,49 +41,94 @@ QUERIES = {
 }
 
 
-def processor_seconds() -> float:
-    """Of this process and the Java that it has started."""
-    times: dict[int, float] = {}
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(path.parent.name)] = int(fields[1])
-        times[int(path.parent.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    found = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sum(times.get(each, 0.0) for each in found)
+class FlinkQueries:
+    """A table for each stream, with the columns of a query."""
+
+    def __init__(self) -> None:
+        from pathlib import Path
+
+        import pyflink  # type: ignore[import-not-found]
+        from pyflink.table import (  # type: ignore[import-not-found]
+            EnvironmentSettings,
+            TableEnvironment,
+        )
+
+        self._tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+        options = self._tables.get_config()
+        options.set("parallelism.default", "1")
+        options.set("pipeline.object-reuse", "true")
+        options.set("table.local-time-zone", "UTC")
+        (with_arrow,) = Path(pyflink.__file__).parent.glob("opt/flink-python-*.jar")
+        options.set("pipeline.jars", with_arrow.as_uri())
+        self._described: dict[str, Any] = {}
+
+    def run(self, name: str, tables: dict[str, str], *, wants_results: bool) -> list[Any]:
+        from pyflink.table import TableDescriptor
+
+        for stream, file in tables.items():
+            if file not in self._described:
+                self._described[file] = self._describe(file)
+            self._tables.drop_temporary_table(stream)
+            self._tables._j_tenv.createTemporaryTable(stream, self._described[file])
+        results = self._tables.sql_query(QUERIES[name])
+        if not wants_results:
+            results.execute_insert(TableDescriptor.for_connector("blackhole").build()).wait()
+            return []
+        return _rows_of(results)
+
+    def _describe(self, file: str) -> Any:
+        """A table that Flink has in memory: what ``from_pandas`` makes, with a watermark."""
+        from pyflink.java_gateway import get_gateway  # type: ignore[import-not-found]
+        from pyflink.table import DataTypes, Schema
+        from pyflink.table.types import _to_java_data_type  # type: ignore[import-not-found]
+        from pyflink.util.java_utils import load_java_class  # type: ignore[import-not-found]
+
+        _, _, *names = file.rpartition("/")[2].split("-")
+        times = [name for name in names if name in ("date_time", "expires")]
+        columns = {
+            f"{name}_ms" if name in times else name: DataTypes.STRING()
+            if name in TEXT
+            else DataTypes.BIGINT()
+            for name in names
+        }
+        row = DataTypes.ROW([DataTypes.FIELD(name, kind) for name, kind in columns.items()])
+        kind = _to_java_data_type(row).notNull()
+        kind = kind.bridgedTo(load_java_class("org.apache.flink.table.data.RowData"))
+        arrow = get_gateway().jvm.org.apache.flink.table.runtime.arrow.ArrowUtils
+        schema = Schema.new_builder()
+        for name, each in columns.items():
+            schema.column(name, each)
+        for name in times:
+            schema.column_by_expression(name, f"TO_TIMESTAMP_LTZ({name}_ms, 3)")
+        if "date_time" in times:
+            schema.watermark("date_time", "date_time")
+        described = arrow.createArrowTableSourceDesc(kind, file)
+        return described.toBuilder().schema(schema.build()._j_schema).build()
+
+
+def _rows_of(results: Any) -> list[Any]:
+    """What is left of the rows, of which some take back others."""
+    rows: dict[tuple[Any, ...], int] = {}
+    with results.execute().collect() as found:
+        for row in found:
+            values = tuple(map(_plain, row))
+            is_taken_back = row.get_row_kind().name in ("DELETE", "UPDATE_BEFORE")
+            rows[values] = rows.get(values, 0) + (-1 if is_taken_back else 1)
+    return [values for values, count in rows.items() for _ in range(count)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):  # of a window, in UTC
+        return round(value.replace(tzinfo=timezone.utc).timestamp() * 1000)  # noqa: UP017
+    return value
 
 
 def main() -> None:
-    from pyflink.table import (  # type: ignore[import-not-found]
-        EnvironmentSettings,
-        TableDescriptor,
-        TableEnvironment,
-    )
-
-    directory, repeats, *names = sys.argv[1:]
-    tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
-    tables.get_config().set("parallelism.default", "1")
-    for stream, columns in STREAMS.items():
-        tables.execute_sql(
-            f"CREATE TABLE {stream} ({columns}, date_time AS TO_TIMESTAMP_LTZ(event_ms, 3), "
-            f"WATERMARK FOR date_time AS date_time) WITH ('connector' = 'filesystem', "
-            f"'path' = 'file://{directory}/{stream}.csv', 'format' = 'csv')"
-        )
-    dropped = TableDescriptor.for_connector("blackhole").build()
-    for name in names:
-        results = tables.sql_query(QUERIES[name])
-        best: list[tuple[float, float]] = []
-        for _ in range(int(repeats)):
-            started, used = time.perf_counter(), processor_seconds()
-            results.execute_insert(dropped).wait()
-            best.append((time.perf_counter() - started, processor_seconds() - used))
-        seconds, busy = (min(each) for each in zip(*best, strict=True))
-        print(json.dumps({"query": name, "seconds": seconds, "busy": busy}), flush=True)
+    queries = FlinkQueries()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        found = queries.run(asked["query"], asked["tables"], wants_results=asked["wants_results"])
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

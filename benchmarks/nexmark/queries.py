@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.nexmark.source import EventStream
 from jetlet import Pipeline, agg, col, it, lit, record, windows
 from jetlet.pipeline.stages.stage import Stage
+from jetlet.pipeline.stages.stream_source_stage import StreamSourceStage
 
 BID = ("auction", "bidder", "price", "date_time", "extra")
 TIME = col("date_time").epoch_ms()
@@ -34,27 +36,38 @@ class Inputs:
         self._pipeline = pipeline
         self._directory = directory
         self._shares = shares
+        self.read: dict[str, list[str]] = {}
+        """The columns that were asked for, by stream."""
 
     def __call__(self, stream: str, *columns: str) -> Stage[dict[str, Any]]:
+        """Events in the order of their times."""
+        return self._events(stream, *dict.fromkeys([*columns, "date_time"])).with_timestamps(TIME)
+
+    def without_times(self, stream: str, *columns: str) -> Stage[dict[str, Any]]:
+        """For queries that do not ask for them."""
+        return self._events(stream, *columns).without_timestamps()
+
+    def _events(self, stream: str, *columns: str) -> StreamSourceStage[dict[str, Any]]:
         path = str(self._directory / f"{stream}.parquet")
-        source = EventStream(path, [*dict.fromkeys([*columns, "date_time"])], self._shares)
-        return self._pipeline.read_from(source, local_parallelism=1).with_timestamps(TIME)
+        self.read[stream] = list(columns)
+        source = EventStream(path, columns, self._shares)
+        return self._pipeline.read_from(source, local_parallelism=1)
 
 
 def q0(inputs: Inputs) -> Stage[Any]:
     """Pass through: every bid."""
-    return inputs("bids", *BID).map(record({name: col(name) for name in BID}))
+    return inputs.without_times("bids", *BID).map(record({name: col(name) for name in BID}))
 
 
 def q1(inputs: Inputs) -> Stage[Any]:
     """Currency conversion: every bid in euros."""
     euros = {name: col(name) for name in BID} | {"price": col("price") * EURO}
-    return inputs("bids", *BID).map(record(euros))
+    return inputs.without_times("bids", *BID).map(record(euros))
 
 
 def q2(inputs: Inputs) -> Stage[Any]:
     """Selection: bids for some auctions."""
-    bids = inputs("bids", "auction", "price")
+    bids = inputs.without_times("bids", "auction", "price")
     return bids.filter(it.auction % 123 == 0).map(record(auction=it.auction, price=it.price))
 
 
@@ -69,8 +82,10 @@ class Seller:
 
 def q3(inputs: Inputs) -> Stage[Any]:
     """Local items: who sells in some states, and what, in one category."""
-    people = inputs("persons", "id", "name", "city", "state").filter(it.state.is_in(STATES))
-    auctions = inputs("auctions", "id", "seller", "category").filter(it.category == CATEGORY)
+    people = inputs.without_times("persons", "id", "name", "city", "state")
+    people = people.filter(it.state.is_in(STATES))
+    auctions = inputs.without_times("auctions", "id", "seller", "category")
+    auctions = auctions.filter(it.category == CATEGORY)
     return (
         people.map(record(who=it.id, name=it.name, city=it.city, state=it.state, auction=lit(None)))
         .merge(auctions.map(record(who=it.seller, auction=it.id)))
@@ -179,12 +194,14 @@ def q8(inputs: Inputs) -> Stage[Any]:
 QUERIES: dict[str, Callable[[Inputs], Stage[Any]]] = {
     query.__name__: query for query in (q0, q1, q2, q3, q4, q5, q7, q8)
 }
-READS: dict[str, tuple[str, ...]] = {
-    "q3": ("persons", "auctions"),
-    "q4": ("auctions", "bids"),
-    "q8": ("persons", "auctions"),
-}
-"""The streams that a query reads; the others read bids."""
+
+
+@cache
+def reads(name: str) -> dict[str, list[str]]:
+    """The streams that a query reads, and which of their columns."""
+    inputs = Inputs(Pipeline(name), Path())
+    QUERIES[name](inputs)
+    return inputs.read
 
 
 def last_averages(results: Iterable[Any]) -> list[Any]:

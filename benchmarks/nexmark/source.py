@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchmarks.nexmark.events import ROW_GROUP
 from jetlet.core import ProcessorContext
 from jetlet.core.table import Table
 from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
@@ -23,11 +24,12 @@ class Share:
     step: int
 
     def tables(self) -> Iterator[Table]:
-        with pq.ParquetFile(self.path) as file:
-            for number in range(self.first, file.num_row_groups, self.step):
-                rows = file.read_row_group(number, list(self.columns), use_threads=False)
-                for batch in rows.combine_chunks().to_batches():
-                    yield Table.of(batch)
+        with pq.ParquetFile(self.path, memory_map=True, pre_buffer=False) as file:
+            mine = range(self.first, file.num_row_groups, self.step)
+            for batch in file.iter_batches(
+                ROW_GROUP, mine, columns=list(self.columns), use_threads=False
+            ):
+                yield Table.of(batch)
 
 
 class EventStream(StreamSource[dict[str, Any]]):
