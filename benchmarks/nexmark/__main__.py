@@ -216,10 +216,10 @@ def main() -> None:
                 for name in names:
                     rate = measured(contestant, name, root, few, repeats, clock)
                     rates[engine][name] = rate
+                    if arguments.into is not None:
+                        arguments.into.write_text(json.dumps(rates, default=asdict))
                     if not arguments.quick:
                         print(f"{engine} {name}: {_speed(rate)} M events/s", flush=True)
-            if arguments.into is not None:
-                arguments.into.write_text(json.dumps(rates, default=asdict))
         if not arguments.quick:
             show(rates, names)
 

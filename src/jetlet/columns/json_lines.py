@@ -10,11 +10,13 @@ import dataclasses
 import inspect
 import types
 import typing
+from keyword import iskeyword
 from operator import attrgetter
 from typing import Any
 
 from jetlet.columns.steps import LEAST_ROWS
 from jetlet.core.table import Record, Table
+from jetlet.pipeline.expressions.schemas import class_of
 
 __all__ = ["JsonColumns", "is_plain_record"]
 
@@ -24,21 +26,26 @@ _KINDS = {int: "int64", float: "double", str: "string", bool: "bool"}
 class JsonColumns:
     """Lines that are objects with some fields, as a table of the items that they are one by one."""
 
-    def __init__(self, schema: type, kinds: dict[str, str]) -> None:
+    def __init__(self, schema: Any, kinds: dict[str, str]) -> None:
         self._schema = schema
         self._kinds = kinds
-        factory = dict if typing.is_typeddict(schema) else schema
+        has_objects = isinstance(schema, type) and not typing.is_typeddict(schema)
+        factory: type = schema if has_objects else dict
         self._form = Record(tuple(kinds), factory)
         self._decoder: Any = None
 
     @classmethod
-    def of(cls, schema: type) -> JsonColumns | None:
-        """For items of a class; ``None`` if some of these are not for columns."""
-        hints = typing.get_type_hints(schema, include_extras=True)
+    def of(cls, schema: Any) -> JsonColumns | None:
+        """For items that have a schema; ``None`` if some of these are not for columns."""
+        kind = class_of(schema)
+        hints = typing.get_type_hints(kind, include_extras=True)
         kinds = {name: _kind_of(hint) for name, hint in hints.items()}
         if not kinds or not all(kinds.values()):
             return None
-        if not typing.is_typeddict(schema) and not is_plain_record(schema, list(kinds)):
+        if not typing.is_typeddict(kind):
+            if not is_plain_record(kind, list(kinds)):
+                return None
+        elif not all(name.isidentifier() and not iskeyword(name) for name in kinds):
             return None
         return cls(schema, kinds)
 
@@ -77,7 +84,7 @@ class JsonColumns:
             from msgspec import defstruct
             from msgspec.json import Decoder
 
-            schema: Any = self._schema
+            schema: Any = class_of(self._schema)
             if self._form.kind is dict:
                 # Made in less time than a dict, and none is wanted.
                 schema = defstruct("Line", list(typing.get_type_hints(schema).items()), gc=False)

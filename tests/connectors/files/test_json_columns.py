@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,11 @@ class OrderStruct(msgspec.Struct):
     is_paid: bool
 
 
+ARROW = pa.schema(
+    {"user": pa.string(), "cents": pa.int64(), "weight": pa.float64(), "is_paid": pa.bool_()}
+)
+
+
 def order(i):
     return {"user": f"u{i % 7}\u00e9", "cents": i, "weight": i / 4, "is_paid": i % 2 == 0, "x": [i]}
 
@@ -74,16 +80,24 @@ def tables(path, schema):
     return [batch for batch in batches if isinstance(batch, Table)]
 
 
-@pytest.mark.parametrize("schema", [Order, OrderClass, OrderStruct])
+@pytest.mark.parametrize("schema", [Order, OrderClass, OrderStruct, ARROW])
 def test_items_are_the_same(tmp_path, schema):
+    is_dict = schema in (Order, ARROW)
     path = write(tmp_path / "a.jsonl", "\n".join(lines()))
     assert sum(map(len, tables(path, schema))) == ROWS
     items = read(path, schema, "read_columns")
     assert items == read(path, schema, "read")
-    assert {type(item) for item in items} == {dict if schema is Order else schema}
-    assert [type(value) for value in (items[0].values() if schema is Order else [])] == (
-        [str, int, float, bool] if schema is Order else []
+    assert {type(item) for item in items} == {dict if is_dict else schema}
+    assert [type(value) for value in (items[0].values() if is_dict else [])] == (
+        [str, int, float, bool] if is_dict else []
     )
+
+
+def test_names_that_python_has_no_fields_for_are_not_for_columns(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"a b":1,"class":2}\n' * ROWS)
+    schema = pa.schema({"a b": pa.int64(), "class": pa.int64()})
+    assert tables(path, schema) == []
+    assert read(path, schema, "read_columns") == [{"a b": 1, "class": 2}] * ROWS
 
 
 ODD = [

@@ -170,6 +170,15 @@ class Pair(msgspec.Struct):
     b: list[int]
 
 
+ARROW = pa.schema(
+    {
+        "at": pa.timestamp("us", "UTC"),
+        "n": pa.list_(pa.int64()),
+        "in": pa.struct({"x y": pa.string()}),
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("schema", "lines", "items"),
     [
@@ -180,6 +189,11 @@ class Pair(msgspec.Struct):
         ),
         (Point, ['{"x": 1}', " ", '{"x": 2, "y": 3}'], [Point(1), Point(2, 3)]),
         (Pair, ['{"a": "1.50", "b": []}'], [Pair(decimal.Decimal("1.50"), [])]),
+        (
+            ARROW,
+            ['{"at": "2024-05-01T00:00:00Z", "n": [1, null], "in": {"x y": null}, "more": 3}'],
+            [{"at": dt.datetime(2024, 5, 1, tzinfo=dt.UTC), "n": [1, None], "in": {"x y": None}}],
+        ),
     ],
 )
 def test_lines_become_what_a_schema_says(tmp_path, read_all, schema, lines, items):
@@ -187,7 +201,19 @@ def test_lines_become_what_a_schema_says(tmp_path, read_all, schema, lines, item
     source = pickle.loads(cloudpickle.dumps(sources.json_lines(tmp_path, schema=schema)))
 
     assert read_all(source, 2) == items
-    assert dict(source.item_type().fields).keys() == schema.__annotations__.keys()
+    names = schema.names if schema is ARROW else schema.__annotations__
+    assert set(dict(source.item_type().fields)) == set(names)
+
+
+def test_only_what_may_be_null_by_an_arrow_schema_is(tmp_path, read_all):
+    (tmp_path / "a.jsonl").write_text('{"x": null, "y": null}\n')
+    x, y = pa.field("x", pa.float64()), pa.field("y", pa.string())
+    source = sources.json_lines(tmp_path, schema=pa.schema([x, y]))
+    assert read_all(source, 1) == [{"x": None, "y": None}]
+
+    strict = sources.json_lines(tmp_path, schema=pa.schema([x, y.with_nullable(False)]))
+    with pytest.raises(BadRecordError, match=r"line 1 is not a Row: .*`str`, got `null`"):
+        read_all(strict, 1)
 
 
 @pytest.mark.parametrize("line", ['{"x": "1"}', "{}", '{"x": 1', "[1]", '{"x":', "null"])
@@ -203,7 +229,7 @@ def test_a_line_that_does_not_go_with_the_schema_is_refused(tmp_path, read_all, 
     assert out.items == [Point(1)]
 
 
-@pytest.mark.parametrize("schema", [int, pa.schema({"x": pa.int64()}), {"x": int}])
+@pytest.mark.parametrize("schema", [int, {"x": int}])
 def test_what_is_no_schema_is_refused(tmp_path, schema):
     with pytest.raises(InvalidArgumentError, match="schema"):
         sources.json_lines(tmp_path, schema=schema)

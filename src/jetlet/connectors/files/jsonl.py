@@ -31,7 +31,7 @@ from jetlet.core.table import Record, Table
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.errors import RawRecord, Rejected
 from jetlet.pipeline.expressions.data_types import ANY, DataType
-from jetlet.pipeline.expressions.schemas import schema_type
+from jetlet.pipeline.expressions.schemas import class_of, schema_type
 
 BATCH = 256
 """Parsing costs microseconds a line: a full batch would hold up a cooperative worker."""
@@ -48,29 +48,24 @@ class JsonLinesSource(FileSource[Any]):
     Blank lines are skipped. Splits are as in `text`. What is not JSON fails the job, with the file
     and the line; ``on_error`` is as for `csv`.
 
-    With a ``schema``, which is a dataclass, a ``TypedDict`` or a msgspec ``Struct``, each line
-    becomes one of these, in half the time. For stages that work on columns many lines become a
-    table, if all fields are numbers, texts or truth values that are there. Fields that the schema
-    does not have are left out, texts become dates and decimals where it says so, and a line that
-    does not go with it is treated as one that is not JSON. Needs
+    With a ``schema``, which is a dataclass, a ``TypedDict``, a msgspec ``Struct`` or a
+    ``pyarrow.Schema``, each line becomes one of these, or a dict, in half the time. For stages that
+    work on columns many lines become a table, if all fields are numbers, texts or truth values that
+    are there. Fields that the schema does not have are left out, texts become dates and decimals
+    where it says so, and a line that does not go with it is treated as one that is not JSON. Needs
     ``pip install 'jetlet[msgspec]'``.
     """
 
     kind = "json_lines"
 
     def __init__(
-        self, path: Paths, *, schema: type | None = None, **options: Unpack[RecordOptions]
+        self, path: Paths, *, schema: Any = None, **options: Unpack[RecordOptions]
     ) -> None:
         super().__init__(path, **options)
         self._schema = schema
         self._type = ANY
         if schema is not None:
             self._type = schema_type("sources.json_lines", schema)
-            if not isinstance(schema, type):
-                raise InvalidArgumentError(
-                    "sources.json_lines takes a class as schema, such as a dataclass or a "
-                    "TypedDict, not a pyarrow.Schema"
-                )
             self._decoder()
         self._columns = None if schema is None else JsonColumns.of(schema)
         self.has_columns = self._columns is not None
@@ -89,7 +84,7 @@ class JsonLinesSource(FileSource[Any]):
                 "sources.json_lines(schema=...) needs a package: pip install 'jetlet[msgspec]'"
             ) from error
         try:
-            decoder: Any = Decoder(self._schema)
+            decoder: Any = Decoder(class_of(self._schema))
         except TypeError as error:
             raise InvalidArgumentError(f"sources.json_lines: schema: {error}") from error
         return decoder.decode  # type: ignore[no-any-return]
@@ -167,7 +162,7 @@ class JsonLinesSource(FileSource[Any]):
                 said = str(error)
                 if isinstance(error, json.JSONDecodeError):
                     said = f"{error.msg} at column {error.colno}"
-                kind = "JSON" if self._schema is None else f"a {self._schema.__name__}"
+                kind = "JSON" if self._schema is None else f"a {class_of(self._schema).__name__}"
                 bad = BadRecordError(
                     f"{shown(split)}: line {number} is not {kind}: {said}: {shortened(line)}"
                 )

@@ -32,7 +32,7 @@ from jetlet.core.durations import Duration, to_ms
 from jetlet.core.processor import ProcessorContext
 from jetlet.errors import BadRecordError, InvalidArgumentError, MissingDependencyError
 from jetlet.pipeline.expressions.data_types import ANY, DataType
-from jetlet.pipeline.expressions.schemas import schema_type
+from jetlet.pipeline.expressions.schemas import class_of, schema_type
 from jetlet.pipeline.source import BATCH_SIZE
 from jetlet.pipeline.stream_source import Polled, Span, SpanPart, StreamReader, StreamSource
 from jetlet.processors.item_failure import item_at
@@ -67,12 +67,7 @@ class KafkaPartition:
 class JsonDecoder:
     """Makes of a value what a schema says; picklable."""
 
-    def __init__(self, what: str, schema: type) -> None:
-        if not isinstance(schema, type):
-            raise InvalidArgumentError(
-                f"{what} takes a class as schema, such as a dataclass or a TypedDict, not "
-                f"{schema!r}"
-            )
+    def __init__(self, what: str, schema: Any) -> None:
         try:
             from msgspec.json import Decoder
         except ImportError as error:
@@ -80,7 +75,7 @@ class JsonDecoder:
                 f"{what}(schema=...) needs a package: pip install 'jetlet[msgspec]'"
             ) from error
         try:
-            self._decode: Callable[[bytes], Any] = Decoder(schema).decode
+            self._decode: Callable[[bytes], Any] = Decoder(class_of(schema)).decode
         except TypeError as error:
             raise InvalidArgumentError(f"{what}: schema: {error}") from error
         self._made_of = what, schema
@@ -150,7 +145,7 @@ class KafkaSource(StreamSource[T]):
     cannot be decoded fails the job; to have it in a dead-letter sink, read bytes and decode them
     in ``.map(..., on_error=...)``.
 
-    With a ``schema``, which is a dataclass, a ``TypedDict`` or a msgspec ``Struct``, values are
+    With a ``schema`` (a dataclass, ``TypedDict``, ``Struct`` or ``pyarrow.Schema``) values are
     JSON, and become one of these; expressions are checked against it, and for stages that work on
     columns many values become a table, as in `json_lines`. Needs ``pip install 'jetlet[msgspec]'``.
 
@@ -223,7 +218,7 @@ class KafkaSource(StreamSource[T]):
         on_gap: OnGap = "skip",
         discovery_interval: Duration | None = DISCOVERY_MS,
         settings: Mapping[str, Any] | None = None,
-        schema: type | None = None,
+        schema: Any = None,
         name: str | None = None,
         local_parallelism: int | None = None,
     ) -> None:

@@ -40,7 +40,14 @@ from jetlet.pipeline.expressions.expression import Expression, node_of
 from jetlet.pipeline.expressions.inference import type_of
 from jetlet.pipeline.expressions.nodes import Explode, walk
 
-__all__ = ["TypeCheck", "arrow_type", "check_expression", "schema_type", "type_of_results"]
+__all__ = [
+    "TypeCheck",
+    "arrow_type",
+    "check_expression",
+    "class_of",
+    "schema_type",
+    "type_of_results",
+]
 
 _HINTS: dict[Any, DataType] = {
     bool: BOOL,
@@ -68,6 +75,37 @@ def schema_type(what: str, schema: Any) -> DataType:
         f"{what}: a schema is a dataclass, a TypedDict, a msgspec.Struct or a pyarrow.Schema, not "
         f"{schema!r}"
     )
+
+
+def class_of(schema: Any) -> type:
+    """The class that says the same to a decoder: for a ``pyarrow.Schema`` a ``TypedDict``.
+
+    It has no name to be pickled by: what travels keeps the schema.
+    """
+    return schema if isinstance(schema, type) else _class_of_fields(schema)
+
+
+def _class_of_fields(fields: Any) -> type:
+    hints = {}
+    for field in fields:
+        hint = _hint_of(field.type)
+        hints[field.name] = hint | None if field.nullable else hint
+    make: Any = typing.TypedDict
+    return make("Row", hints)  # type: ignore[no-any-return]
+
+
+def _hint_of(kind: Any) -> Any:
+    """What a class says of a field that has this type in Arrow."""
+    import pyarrow.types as at
+
+    if at.is_struct(kind):
+        return _class_of_fields(kind)
+    found = arrow_type(kind)
+    if found.kind == "list":
+        inner = kind.value_field
+        hint = _hint_of(inner.type)
+        return list[hint | None if inner.nullable else hint]  # type: ignore[misc]
+    return _CLASSES.get(found.kind, typing.Any)
 
 
 def _is_record(hint: Any) -> bool:
