@@ -18,7 +18,10 @@ MAX_ITEMS_PER_CALL = 2048
 """After this many items a processor is asked to return, so that others get their turn."""
 
 SAVING_NS = 250_000
-"""How long state that was left for later is saved before each call of the processor."""
+"""How long state that was left for later is saved before each call of the processor; longer if that
+takes longer, so that neither keeps the other from half of the time."""
+MAX_SAVING_NS = 1_000_000
+"""The same, at the most."""
 LATER_BATCH = 128
 STATE_BYTES_PER_ITEM = 64
 """Pickling so many bytes of state counts as much as emitting an item."""
@@ -44,8 +47,10 @@ class EdgeOutbox:
         "_refused",
         "_refused_ordinals",
         "_room",
+        "_saved_ns",
         "_state",
         "_watermarks",
+        "_worked_ns",
         "has_buffered",
         "is_blocked",
         "made_progress",
@@ -59,6 +64,7 @@ class EdgeOutbox:
         self._state = state
         self._later: deque[Iterator[None]] = deque()
         """State of a snapshot that is still to be written, a step at a time, between calls."""
+        self._saved_ns = self._worked_ns = 0
         self._finishes_only = False
         self._buffers: list[list[Any]] = [[] for _ in self._edges]
         self.has_buffered = False
@@ -229,17 +235,26 @@ class EdgeOutbox:
         """Save a little of the state that was left for later; true if nothing is left."""
         state, later = self._state, self._later
         assert state is not None
-        end = perf_counter_ns() + SAVING_NS
+        began = now = perf_counter_ns()
+        end = began + max(SAVING_NS, min(self._worked_ns, MAX_SAVING_NS))
         while later and not state.is_full():
             self.made_progress = True
             if next(later[0], _NOTHING) is _NOTHING:
                 later.popleft()
-            if perf_counter_ns() > end:
+            now = perf_counter_ns()
+            if now > end:
                 break
+        self._saved_ns = now - began
         if later:
             return False
         state.flush()
         return True
+
+    def without_saving(self, elapsed_ns: int) -> int:
+        """What a call took that is over, but for state that was left for later."""
+        self._worked_ns = max(0, elapsed_ns - self._saved_ns)
+        self._saved_ns = 0
+        return self._worked_ns
 
     def finish_only(self, is_closed: bool) -> None:
         """While closed, take the item that was refused in an earlier call, and no other.

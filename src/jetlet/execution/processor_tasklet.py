@@ -213,6 +213,8 @@ class ProcessorTasklet(Tasklet):
         metrics.busy_ns += elapsed_ns
         metrics.histogram[elapsed_ns.bit_length()] += 1
         metrics.longest_call_ns = max(metrics.longest_call_ns, elapsed_ns)
+        if self._saves_later:
+            elapsed_ns = self.outbox.without_saving(elapsed_ns)
         if not self.is_cooperative:
             return
         size = self._batch_size

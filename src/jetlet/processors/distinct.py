@@ -60,9 +60,9 @@ class DistinctProcessor(IncrementalProcessor):
         seen, key_fn = self._seen, self._key_fn
         if key_fn is None:
             fresh = [key for key in dict.fromkeys(it) if key not in seen]
-            seen.update(fresh)
             if self.touched is not None:
                 self.touched.add(MAIN, fresh)
+            seen.update(fresh)
             return fresh
         add = self._add
         fresh = []
@@ -80,8 +80,8 @@ class DistinctProcessor(IncrementalProcessor):
 
     def _add_and_touch(self, key: Any) -> None:
         assert self.touched is not None
-        self._seen.add(key)
         self.touched[MAIN][key] = None
+        self._seen.add(key)
 
     def _first_items_or_reject(self, batch: Sequence[Any]) -> list[Any]:
         seen, key_fn, add = self._seen, self._key_fn, self._add

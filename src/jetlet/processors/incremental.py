@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from jetlet.core.outbox import Outbox
@@ -63,6 +63,9 @@ class KeyTable(MutableMapping[Any, bool]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def items(self) -> ItemsView[Any, bool]:
+        return dict.fromkeys(self._keys, True).items()
 
 
 class TableKeys:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import setitem
 from typing import Any, Final
 
 from jetlet.core.inbox import Inbox
@@ -149,9 +150,9 @@ class StatefulProcessor(IncrementalProcessor):
     def _end(self, on_end: Callable[..., Any]) -> Output:
         """What comes of the states that are left, which are dropped."""
         for number, key in enumerate(keys_to_remove(self._states), 1):
-            state = self._states.pop(key)
             if self.touched is not None:
                 self.touched[MAIN][key] = None
+            state = self._states.pop(key)
             arguments = (state,) if self._key_fn is None else (state, key)
             yield from self._last_words.of(partial(on_end, *arguments), key)
             if number % SLICE == 0 and self.is_turn_over():
@@ -244,7 +245,8 @@ def _loop(
             clauses += f" for key in ({key},)"
             key = "key"
         if touched is not None:
-            clauses += f" if {code.bind(touched.__setitem__, 'touch')}({key}, None) is None"
+            touch = f"{code.bind(setitem, 'setitem')}({code.bind(touched, 'touched')}, {key}, None)"
+            clauses += f" if {touch} is None"
         call = f"{code.bind(fn)}(states[{key}], {key}, item)"
     result = {MAP: call, FILTER: "item", FLAT_MAP: "result"}[kind]
     if kind == FILTER:

@@ -19,13 +19,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import islice, repeat
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from jetlet.core.processor import Processor
 from jetlet.storage.disk_store import DiskStore
 from jetlet.storage.disk_table import DiskTable
 
-__all__ = ["MAIN", "Incremental", "Table", "TableChange", "Tables", "Touched", "update_table"]
+__all__ = [
+    "MAIN",
+    "Guard",
+    "Incremental",
+    "Keys",
+    "Table",
+    "TableChange",
+    "Tables",
+    "Touched",
+    "update_table",
+]
 
 Table = MutableMapping[Any, Any]
 Tables = Mapping[Any, Table]
@@ -47,24 +57,81 @@ class TableChange(NamedTuple):
     """Keys that the table no longer has."""
 
 
-class Touched(defaultdict[Any, dict[Any, None]]):
-    """By table, the keys that may have changed, as those of a dict.
+class Guard(Protocol):
+    """What a snapshot still has to save of a table."""
 
-    A table's dict is the same one until the table is dropped: generated code may refer to it.
+    left: dict[Any, Any]
+    """By their keys, what is not saved yet."""
+
+    def before_touch(self, keys: Sequence[Any]) -> None:
+        """These keys may be changed after this."""
+
+    def before_drop(self) -> None:
+        """The table may be gone after this."""
+
+
+class Keys(dict[Any, None]):
+    """The keys of a table that may have changed. A key is touched *before* it is changed."""
+
+    __slots__ = ("_guard",)
+
+    def add(self, keys: Iterable[Any]) -> None:
+        """Touch these keys."""
+        self.update(dict.fromkeys(keys))
+
+    def drop(self) -> None:
+        """The table is about to be removed."""
+
+    def guard(self, guard: Guard) -> None:
+        """Let it know of keys before they are changed."""
+        self._guard: Guard = guard
+        # Events are spared any question about it, but for those while a snapshot is being saved.
+        self.__class__ = _GuardedKeys
+
+    def unguard(self) -> None:
+        """Nobody needs to know any more."""
+        self.__class__ = Keys
+
+
+class _GuardedKeys(Keys):
+    """The same while a snapshot is being saved."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: Any, value: None) -> None:
+        if key in self._guard.left:
+            self._guard.before_touch((key,))
+        dict.__setitem__(self, key, value)
+
+    def add(self, keys: Iterable[Any]) -> None:
+        keys = list(keys)
+        self._guard.before_touch(keys)
+        super().add(keys)
+
+    def drop(self) -> None:
+        self._guard.before_drop()
+
+
+class Touched(defaultdict[Any, Keys]):
+    """By table, the keys that may have changed.
+
+    A table's are the same ones until the table is dropped: generated code may refer to them.
     """
 
     def __init__(self) -> None:
-        super().__init__(dict)
+        super().__init__(Keys)
         self.dropped: set[Any] = set()
         """Tables that have been removed."""
 
     def add(self, table: Any, keys: Iterable[Any]) -> None:
-        """These keys may change."""
-        self[table].update(dict.fromkeys(keys))
+        """These keys are about to change."""
+        self[table].add(keys)
 
     def drop(self, table: Any) -> None:
-        """The table is removed."""
-        self.pop(table, None)
+        """The table is about to be removed."""
+        keys = self.pop(table, None)
+        if keys is not None:
+            keys.drop()
         self.dropped.add(table)
 
     def key_count(self) -> int:
@@ -93,7 +160,11 @@ class Incremental(Processor):
     """The attributes that hold the state, with what is derived from it."""
 
     touched: Touched | None = None
-    """Which keys may have changed; ``None`` if nobody wants to know."""
+    """Which keys may have changed; ``None`` if nobody wants to know.
+
+    A key is added before its state is changed, or removed, and in the same call: what a snapshot
+    has still to save of it, is saved at that moment.
+    """
 
     keeps_derived: bool = True
     """True if what is derived from other tables is a table, too. Snapshots do without."""

@@ -337,7 +337,9 @@ class Verification:
         mode = self._mode
         if not mode.snapshots:
             return
-        entries = self._saved("snapshot_commit_prepare")
+        every = mode.restore_every
+        is_restored = bool(every) and (self._snapshots_taken + 1) % every == 0
+        entries = self._saved("snapshot_commit_prepare", is_restored=is_restored)
         if self._handover is not None:
             if entries:
                 raise ProcessorContractError(
@@ -347,7 +349,7 @@ class Verification:
             self._handover.end(self._processor)
         self._until_true("snapshot_commit_finish", True)
         self._snapshots_taken += 1
-        if mode.restore_every and self._snapshots_taken % mode.restore_every == 0:
+        if is_restored:
             self._take_over(entries)
 
     def _save_final_state(self) -> None:
@@ -365,14 +367,14 @@ class Verification:
                     f"saved at the end (does it save that it has ended?)"
                 )
 
-    def _saved(self, *more: str) -> list[tuple[Any, Any]]:
-        """What ``save_to_snapshot``, and callbacks after it, offer."""
+    def _saved(self, *more: str, is_restored: bool = True) -> list[tuple[Any, Any]]:
+        """What ``save_to_snapshot``, and callbacks after it, offer: all, if it is restored."""
         self._outbox.begin_snapshot()
         if self._chained is None:
             self._until_true("save_to_snapshot")
             tables: list[tuple[Any, Any]] = []
         else:
-            tables = self._chained.save(self._until)
+            tables = self._chained.save(self._until, at_once=is_restored)
         for callback in more:
             self._until_true(callback)
         return self._pickled(self._outbox.end_snapshot()) + tables

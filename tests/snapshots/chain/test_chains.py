@@ -18,7 +18,7 @@ from jetlet.core.state_on_disk import StateOnDisk
 from jetlet.errors import SnapshotError
 from jetlet.execution import progress_state as progress
 from jetlet.execution.queue import BoundedQueue
-from jetlet.snapshots.chain import part, sweep
+from jetlet.snapshots.chain import part, pending, sweep
 from jetlet.snapshots.chain.contents import entries, latest
 from jetlet.snapshots.context import ActiveSnapshot, SnapshotContext
 from jetlet.snapshots.driver import _longer
@@ -60,22 +60,30 @@ class Tabled(Incremental):
         self.steps += 1
         if table not in self.named:
             self.named[table] = self._new_table()
-        self.named[table][key] = value
-        if self.touched is not None:
-            self.touched[table][key] = None
+        self._touch(table, key)
+        kept = self.named[table].get(key)
+        if isinstance(kept, list) and isinstance(value, list):
+            kept[:] = value  # in place, as functions do with their states
+        else:
+            self.named[table][key] = value
 
     def delete(self, table, key):
         self.steps += 1
-        if self.named.get(table, {}).pop(key, None) is not None and self.touched is not None:
-            self.touched[table][key] = None
+        if key in self.named.get(table, {}):
+            self._touch(table, key)
+            del self.named[table][key]
 
     def drop(self, table):
         self.steps += 1
+        if self.touched is not None:
+            self.touched.drop(table)
         dropped = self.named.pop(table, None)
         if isinstance(dropped, DiskTable):
             dropped.drop()
+
+    def _touch(self, table, key):
         if self.touched is not None:
-            self.touched.drop(table)
+            self.touched[table][key] = None
 
     def save_to_snapshot(self):
         if self.touched is None:
@@ -111,11 +119,14 @@ class Outbox:
     def defer(self, steps):
         self._deferred.append(steps)
 
+    def step(self):
+        """Save a little of what is left for later."""
+        while self._deferred and next(self._deferred[0], self) is self:
+            self._deferred.pop(0)
+
     def finish(self):
-        for steps in self._deferred:
-            for _ in steps:
-                pass
-        self._deferred.clear()
+        while self._deferred:
+            self.step()
         self._sink.flush()
 
 
@@ -139,6 +150,10 @@ class Member:
         self._snapshots.begin(active, directory, self._reports.put)
         while not self._part.save(active, self._outbox):
             pass
+
+    def step(self):
+        """Save a little of the rest."""
+        self._outbox.step()
 
     def end(self):
         """Save the rest; its report."""
@@ -305,6 +320,8 @@ def small_sweeps():
         monkeypatch.setattr(sweep, "MIN_SLICE", 1)
         monkeypatch.setattr(sweep, "MAX_SWEEP", 8)
         monkeypatch.setattr(part, "MAX_CHAIN", 10)
+        monkeypatch.setattr(pending, "AT_ONCE", 1)
+        monkeypatch.setattr(pending, "LARGEST", 1)
         yield
 
 
@@ -316,9 +333,9 @@ def disk_directory(tmp_path_factory):
 def go_on(job, oracle, seed):
     """What processors do while what they have left for later is saved."""
     rng = random.Random(seed)
-    for _ in range(rng.randrange(4)):
+    for _ in range(rng.randrange(6)):
         table, key = rng.choice(["main", 10]), rng.randrange(6)
-        action = rng.randrange(5)
+        action = rng.randrange(8)
         if action == 0:
             for member in job.members:
                 member.processor.drop(table)
@@ -327,6 +344,9 @@ def go_on(job, oracle, seed):
         elif action == 1:
             job.owner(key).delete(table, key)
             oracle.pop((table, key), None)
+        elif action < 4:
+            for member in job.members:
+                member.step()
         else:
             job.owner(key).put(table, key, [seed])
             oracle[table, key] = [seed]

@@ -222,9 +222,9 @@ class ExpiringStateProcessor(EventStateProcessor):
                 heapreplace(deadlines, (entry[_TIME] + ttl, number, key))
             else:
                 heappop(deadlines)
-                del entries[key]
                 if self.touched is not None:
                     self.touched[MAIN][key] = None
+                del entries[key]
                 if self._on_evict is not None:
                     time = deadline if watermark is None else watermark
                     call = partial(self._on_evict, entry[_STATE], key, time)

@@ -212,14 +212,14 @@ class IntervalJoinProcessor(EventStateProcessor):
                 _, number, key = deadlines[0]
                 kept = side.get(key)
                 deadline = MIN_TIMESTAMP if kept is None else kept[0][-1] + last_use
+                if self.touched is not None:
+                    self.touched[ordinal][key] = None
                 if kept is None or deadline < watermark:
                     heappop(deadlines)
                     side.pop(key, None)
                 else:
                     heapreplace(deadlines, (deadline, number, key))
                     _forget_before(kept, watermark - last_use)
-                if self.touched is not None:
-                    self.touched[ordinal][key] = None
                 looked_at += 1
                 if looked_at % SLICE == 0 and self.is_turn_over():
                     yield None

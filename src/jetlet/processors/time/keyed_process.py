@@ -242,6 +242,7 @@ class KeyedProcessProcessor(EventStateProcessor):
     ) -> Output:
         on_timer = self._process.on_timer
         for number, (key, name, at) in enumerate(due, 1):
+            self._touch(key)
             entry = self._entries[key]
             del entry[_TIMERS][name]
             timer = Timer(name, at, is_processing_time)
@@ -253,8 +254,6 @@ class KeyedProcessProcessor(EventStateProcessor):
         """Call the process for a key, as the one of many with that number."""
         call = self._call
         call.key, call.at = key, time if self.takes_events else None
-        if self.touched is not None:
-            self.touched[MAIN][key] = None
         try:
             fn(call, *args)
         except Exception as error:
@@ -265,12 +264,18 @@ class KeyedProcessProcessor(EventStateProcessor):
         if number % SLICE == 0 and self.is_turn_over():
             yield None
 
+    def _touch(self, key: Any) -> None:
+        """What there is of a key is about to be changed."""
+        if self.touched is not None:
+            self.touched[MAIN][key] = None
+
     def _end(self) -> Output:
         yield from self._timers_of_events(None, self._time)
         on_end = self._process.on_end
         for number, key in enumerate(keys_to_remove(self._entries), 1):
             entry = self._entries.get(key)
             if entry is not None:
+                self._touch(key)
                 time = self._present(entry)
                 yield from self._one(number, key, time, on_end, entry[_STATE])
                 self.drop(key)

@@ -108,6 +108,8 @@ class RevisingWindowProcessor(EventStateProcessor):
                     late.append(item)
                     continue
                 key = None if key_fn is None else key_fn(item)
+                if touched is not None:
+                    touched[end][key] = None
                 frame = self._frames[end]
                 entry = frame.get(key)
                 if entry is None:
@@ -118,8 +120,6 @@ class RevisingWindowProcessor(EventStateProcessor):
                 if end <= done:
                     entry[LATE] += 1
                     self._waiting.setdefault(end, {})[key] = None
-                if touched is not None:
-                    touched[end][key] = None
         except Exception as error:
             raise ItemFailedError(item, self._step) from lookup_error(error, item, [key_fn])
         if late:
@@ -149,10 +149,10 @@ class RevisingWindowProcessor(EventStateProcessor):
         self._time = time
 
     def _drop(self, end: int) -> None:
-        frame = self._frames.pop(end, None)
-        self._waiting.pop(end, None)
         if self.touched is not None:
             self.touched.drop(end)
+        frame = self._frames.pop(end, None)
+        self._waiting.pop(end, None)
         if isinstance(frame, DiskTable):
             frame.drop()
 
@@ -169,10 +169,10 @@ class RevisingWindowProcessor(EventStateProcessor):
             yield from self._results(end, RevisedWindowResult, keys_of[end])
         for frame_end, keys in waiting.items():
             for key in keys:
-                entry = self._frames[frame_end][key]
-                entry[TOLD] = entry[LATE]
                 if self.touched is not None:
                     self.touched[frame_end][key] = None
+                entry = self._frames[frame_end][key]
+                entry[TOLD] = entry[LATE]
         waiting.clear()
 
     def _complete_windows(self, time: int) -> Output:

@@ -257,9 +257,9 @@ class SlidingWindowProcessor(FrameProcessor):
                 if columns is not None:
                     columns.trail(gone)
                     continue
-                trailing = self._frames.pop(gone)
                 if self.touched is not None:
                     self.touched.drop(gone)
+                trailing = self._frames.pop(gone)
                 if self._keeps:
                     yield from self._trail(gone, trailing)
                 self._drop(trailing)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from time import perf_counter_ns
-from types import NoneType
 from typing import Any, Final, Protocol
 
+from jetlet.snapshots.chain.pending import Pace, Pending
 from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import ActiveSnapshot
-from jetlet.snapshots.incremental import Incremental, TableChange, entries_of
+from jetlet.snapshots.incremental import Incremental, TableChange, Touched, entries_of
 from jetlet.snapshots.state_sink import Entry, StateSink
 from jetlet.storage.disk_table import DiskTable
 
@@ -19,8 +19,7 @@ __all__ = ["ChainPart", "ChainPlace"]
 CALL_NS: Final = 500_000
 """How long a call may go on, so that others get their turn."""
 STEP: Final = 128
-"""Keys between two looks at the clock."""
-PLAIN_TYPES: Final = frozenset({bool, int, float, complex, str, bytes, NoneType})
+"""Entries on disk between two looks at the clock."""
 
 GO_ON, RETURN = True, False
 """What a step says: another one may follow in this call, or not."""
@@ -56,9 +55,9 @@ class ChainPart:
     over counts when the snapshot does: if it fails, the next one has to say it again. An export has
     everything, and makes no difference to the snapshots after it.
 
-    The processor waits for keys that were touched. Those that a sweep takes are saved when it has
-    gone on, unless it has touched them by then: so the next snapshot has them, and is the first
-    that can do without the files from before the sweep.
+    The processor does not wait for it: what it is about to change is pickled first. The keys that a
+    sweep takes are saved after that, unless they have been touched by then: so the next snapshot
+    has them, and is the first that can do without the files from before the sweep.
     """
 
     def __init__(
@@ -91,6 +90,7 @@ class ChainPart:
         self._is_pending = False
         """True while nobody knows whether the snapshot counts."""
         self._steps: Iterator[bool] | None = None
+        self._pace = Pace()
 
     def restored(self) -> None:
         """The processor has its state back."""
@@ -149,29 +149,50 @@ class ChainPart:
         while not outbox.offer_batch_to_snapshot(list(processor.beside_tables())):
             yield RETURN
         number = snapshot.snapshot_id
+        pending = Pending(self._add)
         if snapshot.is_export:
             self._note(number, number)
-            yield from self._hand_over(self._everything(outbox), outbox)
+            yield from self._expect_all(pending, outbox)
+            outbox.defer(pending.steps(self._pace))
             return
         if self._covered is None:
             self._candidate = number
-            changes = self._everything(outbox)
+            yield from self._expect_all(pending, outbox)
             processor.touched.forget()
+            outbox.defer(pending.steps(self._pace))
         else:
             if self._ended is not None:
                 self._candidate, self._ended = self._ended, None
             yield from self._begin_sweep(number)
-            touched = processor.touched
             is_long = number - self._candidate >= MAX_CHAIN
             count = processor.entry_count() + 1 if is_long else self._slice_size(processor)
-            self._taken = {name: dict(keys) for name, keys in touched.items() if keys}
-            self._dropped = set(touched.dropped)
-            changes = processor.take_changes(STEP)
+            self._expect_touched(pending, processor.touched)
+            outbox.defer(pending.steps(self._pace))
+            outbox.defer(self._sweeping(count))
         self._is_pending = True
         self._note(number, self._candidate)
-        yield from self._hand_over(changes, outbox)
-        if self._covered is not None:
-            outbox.defer(self._sweeping(count))
+
+    def _expect_touched(self, pending: Pending, touched: Touched) -> None:
+        self._dropped = set(touched.dropped)
+        for name in touched.dropped:
+            self._add(TableChange(name, True, {}))
+        tables = self._processor.tables
+        for name, keys in touched.items():
+            if keys:
+                self._taken[name] = dict(keys)
+                pending.expect(name, tables.get(name), keys)
+        touched.forget()
+
+    def _expect_all(self, pending: Pending, outbox: Outbox) -> Iterator[bool]:
+        """All tables, for who knows nothing of them; what is on disk is not changed there."""
+        touched = self._processor.touched
+        assert touched is not None
+        for name, table in self._processor.tables.items():
+            if isinstance(table, DiskTable) and table.is_on_disk:
+                outbox.defer(self._pickling(name, table.frozen()))
+            else:
+                pending.expect_all(name, table, touched[name])
+            yield GO_ON
 
     def _note(self, number: int, since: int) -> None:
         self._place.note_part(*self._name, since, self._processor.entry_count(), number)
@@ -185,11 +206,15 @@ class ChainPart:
 
     def _sweeping(self, count: int) -> Iterator[None]:
         """Save some keys that were not touched, in steps between which the processor goes on."""
-        processor, sweep = self._processor, self._sweep
+        processor, sweep, pace = self._processor, self._sweep, self._pace
         touched = processor.touched
         assert sweep is not None
         assert touched is not None
-        while count > 0 and (taken := sweep.take(min(count, STEP))) is not None:
+        while True:
+            began = perf_counter_ns()
+            taken = sweep.take(min(count, pace.size)) if count > 0 else None
+            if taken is None:
+                break
             name, keys = taken
             count -= len(keys)
             table = None if name in touched.dropped else processor.tables.get(name)
@@ -199,44 +224,17 @@ class ChainPart:
                 entries = entries_of(table, fresh)
                 self._swept.append((name, list(entries)))
                 self._add(TableChange(name, False, entries))
+            pace.note(began)
             yield
         if sweep.is_over:
             self._ended, self._sweep = sweep.began, None
 
-    def _everything(self, outbox: Outbox) -> Iterator[TableChange]:
-        """All tables, for who knows nothing of them; what is on disk is left for later."""
-        for name, table in self._processor.tables.items():
-            if isinstance(table, DiskTable) and table.is_on_disk:
-                outbox.defer(self._pickling(_in_steps(name, table.frozen())))
-            else:
-                yield from _in_steps(name, table.items())
-
-    def _hand_over(self, changes: Iterator[TableChange], outbox: Outbox) -> Iterator[bool]:
-        """Pickle what may change as soon as the processor goes on, and leave the rest for later."""
-        later = []
-        for change in changes:
-            if PLAIN_TYPES.issuperset(map(type, change.entries.values())):
-                later.append(change)
-            else:
-                self._add(change)
-            yield GO_ON
-        if later:
-            later.reverse()
-            outbox.defer(self._pickling(later.pop() for _ in range(len(later))))
-
-    def _pickling(self, changes: Iterator[TableChange]) -> Iterator[None]:
-        for change in changes:
-            self._add(change)
+    def _pickling(self, name: Any, entries: Iterator[Entry]) -> Iterator[None]:
+        while some := dict(islice(entries, STEP)):
+            self._add(TableChange(name, False, some))
             yield
 
     def _add(self, change: TableChange) -> None:
         processor = self._processor
         entries = processor.saved_entries(change.table, change.entries)
         self._sink.add_changes([change._replace(entries=entries)], processor.schema_version)
-
-
-def _in_steps(table: Any, entries: Iterable[Entry]) -> Iterator[TableChange]:
-    """Entries of a table, for who knows nothing of it."""
-    rest = iter(entries)
-    while some := dict(islice(rest, STEP)):
-        yield TableChange(table, False, some)
