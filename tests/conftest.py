@@ -141,13 +141,29 @@ def _members_have_time():
 # --- Spark ------------------------------------------------------------------------------------
 
 
+SPARK_ENGINE = pytest.StashKey()
+
+
 @pytest.fixture(scope="session")
-def spark_engine():
+def spark_engine(request):
     """An engine with two cores of this machine. There can be one session in a process."""
     from jetlet import SparkEngine
 
     with SparkEngine("local[2]") as engine:
+        request.config.stash[SPARK_ENGINE] = engine
         yield engine
+
+
+@pytest.fixture(autouse=True)
+def _no_job_outlives_its_test(request):
+    """The session has few slots: a job that a failed test has left there would fail all others."""
+    engine = request.config.stash.get(SPARK_ENGINE, None)
+    before = engine.jobs if engine is not None else []
+    yield
+    engine = request.config.stash.get(SPARK_ENGINE, None)
+    for job in engine.jobs if engine is not None else ():
+        if job not in before:
+            job.cancel()
 
 
 @pytest.fixture(scope="session")
