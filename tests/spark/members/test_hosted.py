@@ -25,6 +25,7 @@ from jetlet.errors import (
 from jetlet.jobs.job import JobStatus
 from jetlet.jobs.members import members_coordinator
 from jetlet.log import Log
+from jetlet.spark.members import hosted
 from jetlet.testing import END, Timed, scripted_stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -337,6 +338,32 @@ def test_jobs_share_the_slots_if_they_are_told_to(engine):
             wait_until(lambda: out.items and others.items)
             with pytest.raises(PlanningError, match="other jobs hold 2"):
                 narrow.submit(endless("third")[0])
+
+
+def test_members_that_find_their_slots_taken_say_so(engine, monkeypatch):
+    p = Pipeline("holding")
+    p.read_from(sources.items([1000])).map(time.sleep).write_to(sinks.noop())
+    holding = engine.submit(p)
+    tracker = engine.session.sparkContext.statusTracker()
+
+    def holds():
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(stage is not None and stage.numActiveTasks for stage in stages)
+
+    try:
+        wait_until(holds)
+        monkeypatch.setattr(hosted, "START_LIMIT", 0.0)
+        with pytest.raises(JobFailedError, match=r"got no slot .* other jobs hold them"):
+            engine.submit(endless()[0]).join(PROMPT)
+    finally:
+        holding.cancel()
+
+
+def test_members_that_start_slowly_blame_nobody(engine, monkeypatch):
+    monkeypatch.setattr(hosted, "START_LIMIT", 0.0)
+    p, out = endless()
+    with running(engine, p):
+        wait_until(lambda: out.items)
 
 
 def test_dataframes_are_for_batch_jobs(engine):

@@ -165,7 +165,7 @@ def test_a_stage_that_ends_by_itself_is_not(members, spark):
 
 def test_members_that_get_no_slot_are_given_up(members, spark, monkeypatch):
     monkeypatch.setattr(hosted_members, "START_LIMIT", 0.01)
-    monkeypatch.setattr(members, "_has_tasks", lambda: False)
+    monkeypatch.setattr(members, "_others_have_its_slots", lambda: True)
     told = threading.Event()
     members.launch(
         Bootstrap("tcp:127.0.0.1:1", "", 0, 1, []),

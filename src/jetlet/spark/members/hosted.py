@@ -41,7 +41,7 @@ SILENCE_LIMIT = 20.0
 """Seconds for which a member that says nothing is taken to be busy. Nobody can look at it from
 here; but if it dies, Spark says so, or its connection breaks."""
 START_LIMIT = 30.0
-"""Seconds that the tasks have to get their slots."""
+"""Seconds that the tasks have to get their slots, if other jobs hold these."""
 JOIN_LIMIT = 180.0
 """Seconds that members have to start and connect: an executor may have to fetch and unpack the
 environment of its Python workers first."""
@@ -177,7 +177,7 @@ class HostedMembers:
 
     def _watch(self) -> None:
         """See to it that the stage begins, and that it ends when it is no longer wanted."""
-        if not self._is_unwanted.wait(START_LIMIT) and not self._has_tasks():
+        if not self._is_unwanted.wait(START_LIMIT) and self._others_have_its_slots():
             self._on_death(
                 0,
                 f"got no slot of Spark's within {START_LIMIT:.0f} s: other jobs hold "
@@ -189,23 +189,24 @@ class HostedMembers:
             self._cancel()
             self._has_ended.wait(CANCEL_PERIOD)
 
-    def _has_tasks(self) -> bool:
-        """True if tasks of the stage run; also where that is not known."""
+    def _others_have_its_slots(self) -> bool:
+        """True if tasks of other jobs run, and none of this one; False where nobody knows.
+
+        If none run at all, Spark is slow to start them, and nobody is to blame.
+        """
         context = context_of(self._spark)
         if context is None:
-            return True
+            return False
         try:
             tracker = context.statusTracker()
-            for job in tracker.getJobIdsForGroup(self._tag):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info is not None else ():
-                    found = tracker.getStageInfo(stage)
-                    if found is not None and found.numActiveTasks:
-                        return True
+            jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._tag))
+            own = {stage for job in jobs if job is not None for stage in job.stageIds}
+            found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            busy = {info.stageId for info in found if info is not None and info.numActiveTasks}
         except Exception:  # the session may have been stopped
             logger.debug("cannot ask about %s", self._tag, exc_info=True)
-            return True
-        return False
+            return False
+        return bool(busy) and not busy & own
 
     def _cancel(self) -> None:
         context = context_of(self._spark)
