@@ -6,6 +6,7 @@ import ast
 import inspect
 import pydoc
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -138,3 +139,10 @@ def test_help_shows_the_signature_and_the_text():
     assert "csv(path: Paths, *, header: bool = True, " in shown
     assert "encoding: str = 'utf-8'" in shown
     assert "Rows of CSV files, as dicts of strings" in shown
+
+
+def test_no_extra_of_ours_stands_in_another_under_a_condition():
+    """Hatchling writes out what it stands for, and leaves out the condition."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirements in project["optional-dependencies"].values():
+        assert not [each for each in requirements if re.match(r"jetlet\[.*;", each)]
