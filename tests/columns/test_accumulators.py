@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+import jetlet.columns.groups
 import jetlet.columns.steps
 from jetlet import agg, col
 from jetlet.columns.accumulators import GroupedColumns, accumulator_of
@@ -60,7 +61,7 @@ def test_accumulators_are_those_of_the_operation():
 
 
 def test_groups_of_many_batches_are_one_for_each_key(monkeypatch):
-    monkeypatch.setattr(jetlet.columns.accumulators, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(jetlet.columns.groups, "ROWS_AT_ONCE", 10)
     grouped = GroupedColumns(tree_of(col("k")), OPERATION.shape)
     for start in range(0, 40, 4):
         grouped.add(items_table(ROWS[start : start + 4]))

@@ -100,3 +100,14 @@ def test_timestamps_stay_with_their_items():
     behind = ColumnSteps([("filter", it >= 198), ("map", it * 2)]).apply(table)
 
     assert behind.items() == [(1198, 396), (1199, 398)]
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "c"], ["b", "c"], []])
+@pytest.mark.parametrize("expression", [it == "a", it != "a", ~(it == "a"), it.is_in(["a", "c"])])
+def test_what_is_asked_of_words_is_the_same_for_their_rows(words, expression):
+    rows = [*words * 3, None, *words]
+    column = pa.array(rows, pa.string()).dictionary_encode()
+
+    found = evaluate(tree_of(expression), Table.of_arrays([column], VALUE))
+
+    assert found.items() == [expression(each) for each in rows]

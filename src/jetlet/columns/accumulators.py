@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jetlet.columns.arrow import evaluate, is_for_columns, plain_array, tree_of
+from jetlet.columns.groups import LARGEST_SUM, ROWS, Groups
 from jetlet.columns.kernels import LeaveToPython
-from jetlet.core.table import VALUE, Entry, Form, Table, values_of
+from jetlet.core.table import VALUE, Entry, Form, Table
 from jetlet.pipeline.aggregates.shape import Part, Shape
 from jetlet.pipeline.expressions.nodes import Node
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["GroupedColumns", "Values", "accumulator_of", "can_accumulate", "parts_of"]
-
-LARGEST_SUM = 2**62
-"""What the sums of columns stay below: they have 64 bits, those of Python any number."""
-ROWS_AT_ONCE = 64 * 1024
-"""Rows that are grouped together: the more, the less each costs, up to the size of a cache."""
 
 
 def parts_of(shape: Shape) -> Iterator[Part]:
@@ -144,15 +140,7 @@ class GroupedColumns:
         self._parts = list(parts_of(shape))
         self._values = Values(shape)
         self._key_form: Form = VALUE
-        self._waiting: list[pa.RecordBatch] = []
-        """Rows that are not grouped yet."""
-        self._rows = 0
-        self._grouped: list[pa.Table] = []
-        """Groups, of which several may be of one key."""
-        self._groups = 0
-        self._schema: pa.Schema | None = None
-        self._bound = 0
-        """What no sum of integers exceeds."""
+        self._groups = Groups()
 
     @property
     def key_form(self) -> Form:
@@ -161,7 +149,7 @@ class GroupedColumns:
 
     def __len__(self) -> int:
         """How many groups there are, at the most."""
-        return self._groups + self._rows
+        return len(self._groups)
 
     def add(self, table: Table) -> None:
         """Add the rows of a table; raises if the items are to tell, and has taken none then."""
@@ -194,83 +182,28 @@ class GroupedColumns:
 
     def check(self, rows: pa.RecordBatch, largest: int) -> None:
         """Raise if rows do not go with those before."""
-        if self._schema is not None and self._schema != rows.schema:
-            raise LeaveToPython("columns of other types than before")
-        if self._bound + largest * len(rows) >= LARGEST_SUM:
-            raise LeaveToPython("sums that may be too large for columns")
+        self._groups.check(rows, largest)
 
     def accept(self, rows: pa.RecordBatch, largest: int) -> None:
         """Add rows that go with those before."""
-        if self._rows >= ROWS_AT_ONCE:
-            self._group()  # before: what fails here must not take, or lose, any of these
-        self._bound += largest * len(rows)
-        self._schema = rows.schema
-        self._waiting.append(rows)
-        self._rows += len(rows)
-
-    def _group(self) -> None:
-        """Group the rows that wait; and all groups, when there are many that may be of one key."""
-        import pyarrow as pa
-
-        if self._rows:
-            grouped = self._reduced(pa.Table.from_batches(self._waiting), first=True)
-            self._waiting, self._rows = [], 0
-            self._grouped.append(grouped)
-            self._groups += len(grouped)
-        if len(self._grouped) > 1:
-            if self._groups > 2 * max(ROWS_AT_ONCE, len(self._grouped[0])):
-                self._regroup()
-
-    def _regroup(self) -> None:
-        import pyarrow as pa
-
-        self._grouped = [self._reduced(pa.concat_tables(self._grouped), first=False)]
-        self._groups = len(self._grouped[0])
-
-    def _reduced(self, rows: pa.Table, *, first: bool) -> pa.Table:
-        names = rows.schema.names
-        keys = [name for name in names if name.startswith("k")]
-        wanted: list[tuple[Any, str]] = [(name, "sum") for name in names if name.startswith("v")]
-        wanted.append(([], "count_all") if first else ("count_all", "sum"))
-        grouped = rows.group_by(keys, use_threads=False).aggregate(wanted)
-        plain = [name.removesuffix("_sum") for name in grouped.schema.names]
-        return grouped.rename_columns(plain).select([*keys, *sorted(set(plain) - set(keys))])
+        self._groups.add(rows, largest)
 
     def take(self, size: int) -> Iterator[list[tuple[Any, Any]]]:
         """All pairs of key and accumulator, some at a time; leaves none."""
-        groups = self.take_columns()
-        for start in range(0, len(groups) if groups is not None else 0, size):
-            assert groups is not None
-            yield self._entries(groups.slice(start, size))
+        table = self.take_table()
+        for start in range(0, len(table) if table is not None else 0, size):
+            assert table is not None
+            yield table[start : start + size].items()  # type: ignore[attr-defined]
 
-    def take_columns(self) -> pa.RecordBatch | None:
-        """All groups, as columns; leaves none."""
-        import pyarrow as pa
-
-        self._group()
-        if len(self._grouped) > 1:
-            self._regroup()
-        if not self._grouped:
+    def take_table(self) -> Table | None:
+        """All pairs of key and accumulator, as columns; leaves none."""
+        groups = self._groups.take()
+        if groups is None:
             return None
-        groups, self._grouped, self._groups = self._grouped[0], [], 0
-        self._schema = None
-        self._bound = 0
-        batches = groups.combine_chunks().to_batches()
-        if len(batches) > 1:
-            return pa.concat_batches(batches)
-        return batches[0] if batches else None
-
-    def accumulator_columns(self, groups: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of groups that accumulators are made of, in their order."""
+        keys = [groups.column(f"k{i}") for i in range(self._key_form.width)]
         sums = iter(range(len(self._parts)))
-        return [
-            groups.column("count_all" if part.kind == "count" else f"v{next(sums)}")
+        parts = [
+            groups.column(ROWS if part.kind == "count" else f"v{next(sums)}")
             for part in self._parts
         ]
-
-    def _entries(self, groups: pa.RecordBatch) -> list[tuple[Any, Any]]:
-        width = self._key_form.width
-        columns = [values_of(groups.column(f"k{i}")) for i in range(width)]
-        keys = self._key_form.items(columns, len(groups))
-        parts = map(values_of, self.accumulator_columns(groups))
-        return list(zip(keys, accumulators(self.shape, parts), strict=True))
+        return Table.of_arrays([*keys, *parts], Entry((self._key_form, form_of(self.shape))))

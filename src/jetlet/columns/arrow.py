@@ -194,6 +194,7 @@ def _is_of_words(values: Sequence[Any]) -> bool:
 def _by_word(kernel: Callable[..., Any], values: Sequence[Any]) -> Any:
     """What a kernel gives for each word of the dictionary, for each row."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     indices: Any = None
     words = []
@@ -202,7 +203,10 @@ def _by_word(kernel: Callable[..., Any], values: Sequence[Any]) -> Any:
             indices = value.indices
             value = _known(value.dictionary)
         words.append(value)
-    return kernel(*words).take(indices)
+    result = kernel(*words)
+    if pa.types.is_boolean(result.type) and not result.null_count and result.true_count == 1:
+        return pc.equal(indices, pa.scalar(pc.index(result, True).as_py(), indices.type))
+    return result.take(indices)
 
 
 def _scalar(value: Any) -> Any:

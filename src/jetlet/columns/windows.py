@@ -94,15 +94,12 @@ class ColumnFrames:
 
     def take(self, upto: int | None = None) -> Iterator[tuple[int, Table]]:
         """The frames that end up to a time, or all, each with a table of its entries."""
-        form = Entry((VALUE, form_of(self._shape)))
         for end in sorted(self._frames):
             if upto is not None and end > upto:
                 return
-            frame = self._frames.pop(end)
-            groups = frame.take_columns()
-            if groups is not None:
-                columns = [groups.column("k0"), *frame.accumulator_columns(groups)]
-                yield end, Table.of_arrays(columns, form)
+            entries = self._frames.pop(end).take_table()
+            if entries is not None:
+                yield end, entries
 
 
 def frame_ends(times: pa.Array, length: int, offset: int) -> Numbers | None:

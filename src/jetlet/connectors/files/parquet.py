@@ -210,7 +210,9 @@ class ParquetSource(FileSource[dict[str, Any]]):
         row_groups = list(range(split.start, split.end))
         if predicate is None:
             words = _dictionaries(file, row_groups) if in_columns else None
-            with pq.ParquetFile(file, read_dictionary=words) as parquet:
+            # What is at hand need not be fetched beforehand, by another thread.
+            is_remote = is_url(split.location)
+            with pq.ParquetFile(file, read_dictionary=words, pre_buffer=is_remote) as parquet:
                 yield from parquet.iter_batches(
                     batch_size=size,
                     row_groups=row_groups,
