@@ -167,3 +167,48 @@ def test_times_that_python_cannot_have_are_refused_as_by_pyarrow(kind, sign):
         array.to_pylist()
     with pytest.raises(wanted.type):
         values_of(array)
+
+
+def partial_table(rows, times=None):
+    """A table of records whose second and fourth column are fetched when they are wanted."""
+    batch = pa.RecordBatch.from_pylist(rows)
+    names = tuple(batch.schema.names)
+    there, others = batch.select(names[::2]), batch.select(names[1::2])
+    return Table(there, Record(names), times, lambda: others)
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_columns_that_are_fetched_late_go_with_the_rows(is_timed):
+    rows = [{"a": i, "b": f"b{i}", "c": i / 2, "d": i % 3} for i in range(10)]
+    times = pa.array(range(10)) if is_timed else None
+    table = partial_table(rows, times)
+    events = list(enumerate(rows)) if is_timed else rows
+    mask = pa.array([i % 2 == 0 for i in range(10)])
+
+    for find, wanted in (
+        (lambda t: t[2:7], events[2:7]),
+        (lambda t: t[::3], events[::3]),
+        (lambda t: t.take(pa.array([3, 1])), [events[3], events[1]]),
+        (lambda t: t.filter(mask)[1:], events[2::2]),
+        (lambda t: t.without_times(), rows),
+    ):
+        found = find(partial_table(rows, times))
+        assert found.is_partial
+        assert len(found) == len(wanted)
+        assert pickle.loads(pickle.dumps(found)).items() == wanted
+        assert found.items() == wanted
+        assert not found.is_partial
+    assert table.columns.schema.names == ["a", "b", "c", "d"]
+
+
+def test_fields_that_are_there_are_not_fetched():
+    rows = [{"a": i, "b": f"b{i}", "c": i / 2, "d": i % 3} for i in range(10)]
+    table = partial_table(rows)
+
+    few = table.with_fields({"a", "c"})
+    assert few.items() == [{"a": row["a"], "c": row["c"]} for row in rows]
+    assert table.is_partial
+    more = table.with_fields({"a", "b"})
+    assert more.items() == [{"a": row["a"], "b": row["b"]} for row in rows]
+    assert not table.is_partial
+    assert table.with_fields(set()) is table

@@ -104,6 +104,9 @@ def _is_constant(value: Any) -> bool:
 
 def evaluate(node: Node, table: Table) -> Table:
     """What the expression gives for each item, with the timestamps of the items."""
+    if table.is_partial:
+        fields = fields_of(node)
+        table = table if fields is None else table.with_fields(fields)
     value = _value(node, table)
     if isinstance(value, _Whole):
         return Table(value.columns, value.form, table.times)

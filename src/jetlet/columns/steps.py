@@ -7,7 +7,7 @@ from typing import Any
 
 from jetlet.columns.arrow import can_compile, evaluate, fields_of, plain_array, tree_of
 from jetlet.columns.kernels import LeaveToPython
-from jetlet.core.table import Record, Table
+from jetlet.core.table import Form, Record, Table
 from jetlet.pipeline.expressions.nodes import Node
 
 __all__ = ["LEAST_ROWS", "Attempts", "ColumnSteps"]
@@ -29,7 +29,7 @@ class Attempts:
 
     def begin(self, table: Table) -> bool:
         """True if it is worth a try."""
-        if len(table) < LEAST_ROWS:
+        if len(table) < LEAST_ROWS and not table.is_partial:
             return False
         if self._failures < PATIENCE:
             return True
@@ -96,14 +96,10 @@ def _kept(tree: Node, table: Table, wanted: frozenset[str] | None) -> Table:
         return table[:0]  # type: ignore[return-value]
     elif not types.is_boolean(mask.type):
         raise LeaveToPython(f"whether a {mask.type} is true")
-    return _narrowed(table, wanted).filter(mask)
+    if wanted is not None and _has(table.form, wanted):
+        table = table.with_fields(wanted)
+    return table.filter(mask)
 
 
-def _narrowed(table: Table, wanted: frozenset[str] | None) -> Table:
-    form = table.form
-    if wanted is None or not isinstance(form, Record) or not wanted < set(form.names):
-        return table
-    names = [name for name in form.names if name in wanted]
-    if not names or len(set(form.names)) < len(form.names):
-        return table
-    return Table(table.columns.select(names), Record(tuple(names)), table.times)
+def _has(form: Form, fields: frozenset[str]) -> bool:
+    return isinstance(form, Record) and fields <= set(form.names)

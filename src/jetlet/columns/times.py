@@ -48,4 +48,4 @@ def with_times(table: Table, times: pa.Array | Sequence[int]) -> tuple[Table, in
     if not pa.types.is_integer(times.type) or times.null_count:
         raise LeaveToPython("timestamps that are none")
     times = times.cast(pa.int64())
-    return Table(table.columns, table.form, times), pc.max(times).as_py()
+    return table.with_times(times), pc.max(times).as_py()

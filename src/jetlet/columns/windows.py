@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ColumnFrames", "ColumnWindows", "Part", "by_frame", "frame_ends"]
 
 LARGEST = 2**62
+FEW_FRAMES = 4
 FEWEST_PLACES = 1024
 """Places of keys that are gone are not looked for among fewer."""
 
@@ -83,7 +84,7 @@ class ColumnFrames:
         if found is not None:
             order, ends = found
             rows = rows.take(pa.array(order))
-        for end, start, stop in _frames_of(ends):
+        for end, start, stop in _frames_of(ends, is_partial=table.is_partial):
             frame = self._frames.get(end) or GroupedColumns(self._key, self._shape)
             part = rows.slice(start, stop - start)
             frame.check(part, largest)  # all of them, before any is taken
@@ -119,7 +120,8 @@ def by_frame(table: Table, ends: Numbers) -> list[tuple[int, Table]]:
     if found is not None:
         order, ends = found
         table = table.take(pa.array(order))
-    return [(end, table[start:stop]) for end, start, stop in _frames_of(ends)]  # type: ignore[misc]
+    frames = _frames_of(ends, is_partial=table.is_partial)
+    return [(end, table[start:stop]) for end, start, stop in frames]  # type: ignore[misc]
 
 
 def _runs(ends: Numbers) -> tuple[Numbers, Numbers] | None:
@@ -132,12 +134,17 @@ def _runs(ends: Numbers) -> tuple[Numbers, Numbers] | None:
     return order, ends[order]
 
 
-def _frames_of(ends: Numbers) -> list[tuple[int, int, int]]:
-    """The end of each frame, and where its rows begin and end."""
+def _frames_of(ends: Numbers, *, is_partial: bool) -> list[tuple[int, int, int]]:
+    """The end of each frame, and where its rows begin and end.
+
+    Raises if there are few rows in each, but for a few frames of a table whose items would have to
+    be fetched.
+    """
     import numpy as np
 
     starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1]))).tolist()
-    if len(ends) < steps.LEAST_ROWS * len(starts):
+    is_dear = is_partial and len(starts) <= FEW_FRAMES
+    if len(ends) < steps.LEAST_ROWS * len(starts) and not is_dear:
         raise LeaveToPython("frames of few rows each")
     stops = [*starts[1:], len(ends)]
     return [(int(ends[start]), start, stop) for start, stop in zip(starts, stops, strict=True)]

@@ -551,6 +551,11 @@ class Partitioner:
                 self.sampled[first] += 1
         elif batch:
             self.failed_index = 0
+            if batch.__class__ is Table and batch.is_partial:
+                ids = self._ids_of_table(batch[:1])  # type: ignore[arg-type]
+                if ids is not None:
+                    self.sampled[ids[0]] += 1
+                    return
             first = batch[:1][0] if batch.__class__ is Table else batch[0]
             key = first if self.key_fn is None else self.key_fn(first)
             # Not by the memo: it would keep keys that nobody asks for again.

@@ -4,6 +4,8 @@ A batch is a sequence of items, however it is stored: as a list, or as a :class:
 does not care iterates over it, and the items are made then. Whoever works on columns takes
 ``columns``. How columns become items is a table's :class:`Form`.
 
+A table may have only some of its columns at hand: whoever asks for the others has them fetched.
+
 Where items carry timestamps these lie beside them, in ``times``, and the items of the sequence are
 the events that processors know, pairs ``(timestamp, item)``.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -122,11 +125,18 @@ class Table(Sequence[Any]):
     The items are made when somebody asks for them, all at once, and are kept as long as the table.
     """
 
-    __slots__ = ("_items", "columns", "form", "times")
+    __slots__ = ("_columns", "_fetch", "_items", "form", "times")
 
-    def __init__(self, columns: pa.RecordBatch, form: Form, times: pa.Array | None = None) -> None:
-        self.columns = columns
-        """As many as the form has; their names count only as far as the form does not know them."""
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        form: Form,
+        times: pa.Array | None = None,
+        fetch: Callable[[], pa.RecordBatch] | None = None,
+    ) -> None:
+        self._columns = columns
+        self._fetch = fetch
+        """Gives the columns that are not there yet, which a table of records may have."""
         self.form = form
         self.times = times
         """Timestamps of the items, in milliseconds; ``None`` where items have none."""
@@ -147,11 +157,58 @@ class Table(Sequence[Any]):
         names = form.names if isinstance(form, Record) else list(map(str, range(len(arrays))))
         return cls(pa.RecordBatch.from_arrays(arrays, names=names), form, times)
 
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """As many as the form has; their names count only as far as the form does not know them."""
+        fetch = self._fetch
+        if fetch is not None:
+            import pyarrow as pa
+
+            assert isinstance(self.form, Record)
+            there = [self._columns, fetch()]
+            by_name = {name: batch.column(name) for batch in there for name in batch.schema.names}
+            names = self.form.names
+            self._columns = pa.RecordBatch.from_arrays([by_name[n] for n in names], names=names)
+            self._fetch = None
+        return self._columns
+
+    @property
+    def is_partial(self) -> bool:
+        """True if some of its columns are still to be fetched."""
+        return self._fetch is not None
+
+    def with_fields(self, wanted: AbstractSet[str]) -> Table:
+        """The items with only those of their fields, if they are records; all if it has none."""
+        form = self.form
+        if not isinstance(form, Record) or len(set(form.names)) < len(form.names):
+            return self
+        names = [name for name in form.names if name in wanted]
+        if not names or len(names) == len(form.names):
+            return self
+        is_there = not self.is_partial or set(names) <= set(self._columns.schema.names)
+        columns = self._columns if is_there else self.columns
+        return Table(columns.select(names), Record(tuple(names)), self.times)
+
+    def with_times(self, times: pa.Array | None) -> Table:
+        """The same items with other timestamps, or none."""
+        fetch = self._fetch  # first: while there is one, the columns may be complete, too
+        return Table(self._columns, self.form, times, fetch)
+
+    def _chosen(self, choose: Callable[[Any], Any]) -> Table:
+        """Some of the rows: what ``choose`` gives of columns."""
+        times, fetch = self.times, self._fetch
+        return Table(
+            choose(self._columns),
+            self.form,
+            None if times is None else choose(times),
+            None if fetch is None else lambda: choose(fetch()),
+        )
+
     def __len__(self) -> int:
-        return self.columns.num_rows  # type: ignore[no-any-return]
+        return self._columns.num_rows  # type: ignore[no-any-return]
 
     def __bool__(self) -> bool:
-        return self.columns.num_rows > 0  # type: ignore[no-any-return]
+        return self._columns.num_rows > 0  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.items())
@@ -179,12 +236,7 @@ class Table(Sequence[Any]):
 
             return self.take(pa.array(range(start, stop, step), pa.int64()))
         length = max(0, stop - start)
-        times = self.times
-        part = Table(
-            self.columns.slice(start, length),
-            self.form,
-            None if times is None else times.slice(start, length),
-        )
+        part = self._chosen(lambda columns: columns.slice(start, length))
         if self._items is not None:
             part._items = self._items[index]
         return part
@@ -194,11 +246,11 @@ class Table(Sequence[Any]):
         return list(map(values_of, self.columns.columns))
 
     def __repr__(self) -> str:
-        return f"<Table of {len(self)} rows: {', '.join(self.columns.schema.names)}>"
+        return f"<Table of {len(self)} rows: {', '.join(self._columns.schema.names)}>"
 
     def without_times(self) -> Table:
         """The items without their timestamps."""
-        return self if self.times is None else Table(self.columns, self.form)
+        return self if self.times is None else self.with_times(None)
 
     def part(self, index: int) -> Table:
         """One part of items that are tuples."""
@@ -216,17 +268,11 @@ class Table(Sequence[Any]):
 
     def take(self, rows: pa.Array) -> Table:
         """The rows with these numbers."""
-        times = self.times
-        return Table(
-            self.columns.take(rows), self.form, None if times is None else times.take(rows)
-        )
+        return self._chosen(lambda columns: columns.take(rows))
 
     def filter(self, mask: pa.Array) -> Table:
         """The rows for which the mask, which may have nulls, is true."""
-        times = self.times
-        return Table(
-            self.columns.filter(mask), self.form, None if times is None else times.filter(mask)
-        )
+        return self._chosen(lambda columns: columns.filter(mask))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[object, ...]:
         # As a stream of Arrow's, which holds of a slice no more than what is in it.

@@ -69,6 +69,14 @@ class BatchSource(Described, ABC, Generic[T]):
         """
         return self
 
+    def asked_for(self, fields: frozenset[str]) -> BatchSource[T]:
+        """The same source for readers that work on columns, and ask for these fields only.
+
+        It may leave the others of a :class:`~jetlet.core.table.Table` to be fetched, since for
+        errors, and for who works on items after all, they are to be there.
+        """
+        return self
+
     def then(self, stream: StreamSource[T]) -> StreamSource[T]:
         """Make it the history of a stream: what is here, and then what comes there.
 

@@ -23,6 +23,23 @@ def mark_columns(graph: Graph) -> None:
             # Whoever takes items makes them as fast as a source does: then there is no need.
             node.gives_columns = node.gives_columns and _wants_columns(graph, node)
             node.in_columns = node.gives_columns
+            node.asked_for = _asked_for(graph, node) if node.gives_columns else None
+
+
+def _asked_for(graph: Graph, node: Node) -> frozenset[str] | None:
+    """The fields that are asked for of the node's items; ``None`` if that may be all."""
+    found: frozenset[str] = frozenset()
+    for reader, ordinal in graph.readers(node):
+        asked = reader.transform.asks_for(ordinal)
+        if asked is None:
+            return None
+        found |= asked.fields
+        if asked.go_on:
+            others = _asked_for(graph, reader)
+            if others is None:
+                return None
+            found |= others
+    return found
 
 
 def _wants_columns(graph: Graph, node: Node) -> bool:

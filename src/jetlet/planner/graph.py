@@ -27,6 +27,8 @@ class Node:
     """It works on columns, as far as its input comes so."""
     gives_columns: bool = False
     """What it emits may come as columns."""
+    asked_for: frozenset[str] | None = None
+    """The fields of its items that anybody asks for, if it is a source; ``None`` for all."""
 
 
 class Graph:

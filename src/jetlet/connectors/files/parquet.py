@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from jetlet.columns.items import is_readable
+from jetlet.connectors.files.column_reader import ColumnReader, dictionaries_in
 from jetlet.connectors.files.csv import check_names
 from jetlet.connectors.files.input import (
     MAX_SPLIT,
@@ -42,9 +45,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 8 * BATCH_SIZE
 """How many rows are turned into columns together; the first such rows settle the types."""
-MOST_PER_WORD = 2
-"""Bytes that a value of a column takes in the file, if there are so few that it is read as a
-dictionary."""
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 20
 
@@ -91,6 +91,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
             None if columns is None else [*check_names("sources.parquet: columns", columns)]
         )
         self._filters = filters
+        self._asked_for: frozenset[str] | None = None
         # A row group is fetched as a whole, which takes longer than a cooperative worker has.
         self.is_blocking = True
 
@@ -162,24 +163,84 @@ class ParquetSource(FileSource[dict[str, Any]]):
     def read_columns(self, split: RowGroups) -> Iterator[Sequence[dict[str, Any]]]:
         if self.files.keys_of(split.location):
             return self.read(split)
+        names = self._names_asked_for(split.location)
+        if names is not None:
+            return self._read_partly(split, *names)
         return self._read(split, TABLE_SIZE, in_columns=True)
+
+    def asked_for(self, fields: frozenset[str]) -> ParquetSource:
+        source = copy(self)
+        source._asked_for = fields
+        return source
 
     def _read(self, split: RowGroups, size: int, *, in_columns: bool = False) -> Iterator[Any]:
         with self._open(split.location) as file:
-            for batch in self._batches(file, split, size, in_columns=in_columns):
-                if batch.num_rows:
-                    wanted = batch if self._columns is None else batch.select(self._columns)
-                    if in_columns and is_readable(wanted):
-                        yield Table.of(wanted)
-                        continue
-                    for start in range(0, wanted.num_rows, BATCH_SIZE):
-                        part = wanted.slice(start, BATCH_SIZE)
-                        try:
-                            items = part.to_pylist(maps_as_pydicts="strict")
-                        except Exception as error:
-                            yield from self._singly(part, split, error)
-                        else:
-                            yield items
+            batches = self._batches(file, split, size, self._columns, in_columns=in_columns)
+            for batch in batches:
+                yield from self._items_of(batch, split, in_columns=in_columns)
+
+    def _items_of(
+        self, batch: pa.RecordBatch, split: RowGroups, *, in_columns: bool
+    ) -> Iterator[Any]:
+        if not batch.num_rows:
+            return
+        wanted = batch if self._columns is None else batch.select(self._columns)
+        if in_columns and is_readable(wanted):
+            yield Table.of(wanted)
+            return
+        for start in range(0, wanted.num_rows, BATCH_SIZE):
+            part = wanted.slice(start, BATCH_SIZE)
+            try:
+                items = part.to_pylist(maps_as_pydicts="strict")
+            except Exception as error:
+                yield from self._singly(part, split, error)
+            else:
+                yield items
+
+    def _read_partly(
+        self, split: RowGroups, names: Sequence[str], asked: Sequence[str]
+    ) -> Iterator[Any]:
+        """Tables of fields with these names, of which only those asked for are read at first."""
+        reader = partial(
+            ColumnReader,
+            partial(self._open, split.location),
+            without_credentials(split.location),
+            range(split.start, split.end),
+            [name for name in names if name not in asked],
+            TABLE_SIZE,
+        )
+        later, now = reader(), reader()
+        start = 0
+        with self._open(split.location) as file:
+            for batch in self._batches(file, split, TABLE_SIZE, asked, in_columns=True):
+                # If anybody had to do with items, others will: then all is read at once.
+                is_whole = later.was_asked or not is_readable(batch)
+                table = (now if is_whole else later).table(batch, names, start)
+                start += len(table)
+                if is_whole:
+                    yield from self._items_of(table.columns, split, in_columns=True)
+                elif table:
+                    yield table
+
+    def _names_asked_for(self, location: str) -> tuple[list[str], list[str]] | None:
+        """The fields of items, and those that are to be read at first; ``None`` if that is all."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._asked_for is None or self._filters is not None:
+            return None
+        with self._open(location) as file:
+            schema = pq.read_schema(file)
+        names = self._columns or schema.names
+        if len(set(names)) < len(names) or any("." in name for name in names):
+            return None
+        asked = [name for name in names if name in self._asked_for] or names[:1]
+        others = [schema.field(name) for name in names if name not in asked]
+        if not others or not is_readable(pa.RecordBatch.from_pylist([], pa.schema(others))):
+            return None
+        if self.on_error != "fail" and any(_is_text(field.type) for field in others):
+            return None  # each row has to be looked at
+        return names, asked
 
     def _singly(
         self, batch: pa.RecordBatch, split: RowGroups, error: Exception
@@ -200,7 +261,13 @@ class ParquetSource(FileSource[dict[str, Any]]):
             yield items
 
     def _batches(
-        self, file: Any, split: RowGroups, size: int, *, in_columns: bool
+        self,
+        file: Any,
+        split: RowGroups,
+        size: int,
+        columns: Sequence[str] | None,
+        *,
+        in_columns: bool,
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
@@ -209,14 +276,14 @@ class ParquetSource(FileSource[dict[str, Any]]):
         predicate = self._filter()
         row_groups = list(range(split.start, split.end))
         if predicate is None:
-            words = _dictionaries(file, row_groups) if in_columns else None
+            words = dictionaries_in(file, row_groups) if in_columns else None
             # What is at hand need not be fetched beforehand, by another thread.
             is_remote = is_url(split.location)
             with pq.ParquetFile(file, read_dictionary=words, pre_buffer=is_remote) as parquet:
                 yield from parquet.iter_batches(
                     batch_size=size,
                     row_groups=row_groups,
-                    columns=self._columns,
+                    columns=columns,
                     use_threads=False,
                 )
             return
@@ -226,7 +293,7 @@ class ParquetSource(FileSource[dict[str, Any]]):
             row_groups=row_groups,
         )
         scanner = fragment.scanner(
-            columns=self._columns, filter=predicate, batch_size=size, use_threads=False
+            columns=columns, filter=predicate, batch_size=size, use_threads=False
         )
         yield from scanner.to_batches()
 
@@ -482,32 +549,6 @@ class _ParquetEncoder:
         if names == ():
             raise BadRecordError(f"sinks.parquet: {shortened(first)} has no columns to write")
         return RowShape(names or ("value",))
-
-
-def _dictionaries(file: Any, row_groups: Sequence[int]) -> list[str]:
-    """The columns of text that have few different values, as far as their sizes tell.
-
-    Such are read as dictionaries, so that what is done to a text is done once.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(file) as parquet:
-        metadata = parquet.metadata
-        group = metadata.row_group(row_groups[0])
-        texts = {
-            field.name
-            for field in parquet.schema_arrow
-            if field.type in (pa.string(), pa.large_string())
-        }
-        columns = map(group.column, range(group.num_columns))
-        return [
-            column.path_in_schema
-            for column in columns
-            if column.path_in_schema in texts
-            and column.has_dictionary_page
-            and column.total_uncompressed_size <= MOST_PER_WORD * column.num_values
-        ]
 
 
 def _kind_of_items(kind: pa.DataType) -> pa.DataType | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jetlet.columns.accumulators import can_accumulate
+from jetlet.columns.accumulators import can_accumulate, parts_of
 from jetlet.columns.arrow import is_for_columns
 from jetlet.columns.best import BestRows
 from jetlet.pipeline.aggregates.operation import AggregateOperation
 from jetlet.pipeline.functions import can_be_added
 from jetlet.pipeline.sink import AnySink, ClientSink, Sink
-from jetlet.pipeline.transforms.base import KeyFn, Transform, Trial
+from jetlet.pipeline.transforms.base import Asked, KeyFn, Transform, Trial, asked_by
 
 
 @dataclass(eq=False, kw_only=True)
@@ -39,6 +39,14 @@ class AggregatingTransform(Transform):
         return (can_accumulate(operation.shape) or BestRows.can_do(operation)) and (
             self.key_fns is None or is_for_columns(self.key_fns[ordinal])
         )
+
+    def asks_for(self, ordinal: int) -> Asked | None:
+        shape = self.operation.shape
+        if shape is None or not self.takes_columns(ordinal):
+            return None
+        sums = [part.fn for part in parts_of(shape) if part.kind == "sum"]
+        keys = [] if self.key_fns is None else [self.key_fns[ordinal]]
+        return asked_by(*keys, *sums, go_on=False)
 
     @property
     def trials(self) -> Sequence[Trial | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from jetlet.columns.arrow import fields_of, tree_of
 from jetlet.core.dag import PREPARE_SUFFIX
 from jetlet.core.state_on_disk import StateKind
 from jetlet.pipeline.expressions.data_types import ANY, DataType
@@ -21,6 +22,14 @@ Kind = Literal["map", "filter", "flat_map"]
 KeyFn = Callable[[Any], Any]
 Trial = Callable[[Any], bool]
 """Raises for an item that would fail."""
+
+
+class Asked(NamedTuple):
+    """What is asked of items."""
+
+    fields: frozenset[str]
+    go_on: bool
+    """Whether the items go on as they are, to others, who may ask for more."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -162,6 +171,10 @@ class Transform:
         """True if what it emits may be stored as columns; ``are_taken`` if what it takes is."""
         return False
 
+    def asks_for(self, ordinal: int) -> Asked | None:
+        """What it asks of the items of that input, on columns; ``None`` if that is all of them."""
+        return None
+
     # --- Vertices ---------------------------------------------------------------------------
 
     @property
@@ -206,6 +219,18 @@ class Transform:
     def as_step(self, name: str) -> StatelessTransform | None:
         """Itself under that name, if runs of its kind can be fused into one vertex."""
         return None
+
+
+def asked_by(*fns: Callable[..., Any] | None, go_on: bool) -> Asked | None:
+    """What these functions ask of items; ``None`` if one is a function of all of it, or unknown."""
+    found: frozenset[str] = frozenset()
+    for fn in fns:
+        tree = None if fn is None else tree_of(fn)
+        fields = None if tree is None else fields_of(tree)
+        if fields is None:
+            return None
+        found |= fields
+    return Asked(found, go_on)
 
 
 def type_before(transform: Transform) -> DataType:

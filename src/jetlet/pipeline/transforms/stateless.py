@@ -17,7 +17,7 @@ from jetlet.pipeline.expressions.nodes import Node as ExpressionNode
 from jetlet.pipeline.expressions.schemas import type_of_results
 from jetlet.pipeline.service_factory import ServiceFactory
 from jetlet.pipeline.sink import OnError
-from jetlet.pipeline.transforms.base import KeyFn, Kind, Transform, type_before
+from jetlet.pipeline.transforms.base import Asked, KeyFn, Kind, Transform, asked_by, type_before
 
 
 @dataclass(eq=False, kw_only=True)
@@ -51,6 +51,9 @@ class StatelessTransform(Transform):
     def gives_columns(self, are_taken: bool) -> bool:
         return are_taken
 
+    def asks_for(self, ordinal: int) -> Asked | None:
+        return asked_by(self.fn, go_on=self.kind == "filter") if self.takes_columns(0) else None
+
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:
         return ((self.reported_as, self.on_error),)
@@ -77,6 +80,17 @@ class FusedTransform(Transform):
 
     def gives_columns(self, are_taken: bool) -> bool:
         return are_taken and all(step.takes_columns(0) for step in self.steps)
+
+    def asks_for(self, ordinal: int) -> Asked | None:
+        fields: frozenset[str] = frozenset()
+        for step in self.steps:
+            asked = step.asks_for(0)
+            if asked is None:
+                return None
+            fields |= asked.fields
+            if not asked.go_on:
+                return Asked(fields, go_on=False)
+        return Asked(fields, go_on=True)
 
     @property
     def steps_on_error(self) -> Sequence[tuple[str | None, OnError]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jetlet.columns.arrow import is_for_columns
 from jetlet.pipeline.expressions.data_types import DataType
-from jetlet.pipeline.transforms.base import KeyFn, Transform, type_before
+from jetlet.pipeline.transforms.base import Asked, KeyFn, Transform, asked_by, type_before
 
 TimestampKind = Literal["none", "native", "ingestion", "function"]
 """Where the timestamps of a stream come from."""
@@ -45,6 +45,9 @@ class TimestampTransform(Transform):
     def gives_columns(self, are_taken: bool) -> bool:
         return are_taken
 
+    def asks_for(self, ordinal: int) -> Asked | None:
+        return asked_by(self.fn, go_on=True)
+
     @property
     def reads_isolated(self) -> bool:
         # What is late is told by the items before it, and those of other processors have nothing
@@ -66,6 +69,9 @@ class StripTransform(Transform):
 
     def gives_columns(self, are_taken: bool) -> bool:
         return are_taken
+
+    def asks_for(self, ordinal: int) -> Asked:
+        return Asked(frozenset(), go_on=True)
 
     @property
     def reads_isolated(self) -> bool:

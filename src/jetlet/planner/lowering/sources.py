@@ -22,6 +22,8 @@ def _lower_source(
     if len(readers) == 1:
         ((reader, _),) = readers
         source = source.narrowed(reader.transform.first_filters)
+    if node.asked_for is not None:
+        source = source.asked_for(node.asked_for)
     supplier = ReadSupplier(
         source,
         sides.data,
