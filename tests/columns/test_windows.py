@@ -176,6 +176,30 @@ def test_what_is_not_for_columns_joins_what_is(other):
     assert {r.key: list(r.result) for r in emitted if r.end == 60} == total
 
 
+def test_what_a_small_batch_adds_joins_columns():
+    processor = second_stage(windows.sliding(40, 20))()
+    first, second = [FRAMES[0], few_at(20)], [FRAMES[2], few_at(40)]
+    emitted = run(processor, first, Watermark(20), second, Watermark(80))
+    assert processor._windows is not None  # or all that follows would be tables of Python's
+    assert {r.key: r.result for r in emitted if r.end == 20} == {
+        "a": (2, 15),
+        "b": (2, 20),
+        "e": (1, 1),
+    }
+    assert {r.key: r.result for r in emitted if r.end == 60} == {"a": (2, 12), "e": (1, 1)}
+
+
+def few_at(end):
+    return Frame(PartitionId(0), end, {"a": [1, 5], "e": [1, 1]})
+
+
+def test_columns_of_a_frame_come_before_what_few_items_have_added():
+    processor = first_stage(windows.tumbling(10))()
+    small = [(5, EVENTS[0][1])]
+    frames = run(processor, small, events_table([(5, item) for _, item in EVENTS]), Watermark(100))
+    assert [type(frame.table) for frame in frames] == [Table, dict]
+
+
 def test_places_of_keys_that_are_gone_are_given_up(monkeypatch):
     monkeypatch.setattr(jetlet.columns.windows, "FEWEST_PLACES", 2)
     processor = second_stage(windows.sliding(40, 20))()

@@ -49,6 +49,15 @@ def accumulators(shape: Shape, columns: Iterator[Sequence[Any]]) -> list[Any]:
     return list(map(list, zip(*[accumulators(each, columns) for each in shape], strict=True)))
 
 
+def columns_of(shape: Shape, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """A sequence of values for each part, of the accumulators of many keys."""
+    if isinstance(shape, Part):
+        yield values
+    else:
+        for index, each in enumerate(shape):
+            yield from columns_of(each, [value[index] for value in values])
+
+
 def form_of(shape: Shape, kind: type[Any] = list) -> Form:
     """The form of a table of accumulators; with ``tuple`` that of their results."""
     if isinstance(shape, Part):

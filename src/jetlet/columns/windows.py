@@ -8,11 +8,17 @@ the frame it comes to, and takes off the one it leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jetlet.columns import steps
-from jetlet.columns.accumulators import GroupedColumns, form_of, parts_of, summed
+from jetlet.columns.accumulators import (
+    GroupedColumns,
+    columns_of,
+    form_of,
+    parts_of,
+    summed,
+)
 from jetlet.columns.kernels import LeaveToPython
 from jetlet.core.table import VALUE, Entry, Form, Table
 from jetlet.pipeline.aggregates.operation import AggregateOperation
@@ -31,6 +37,8 @@ LARGEST = 2**62
 FEW_FRAMES = 4
 FEWEST_PLACES = 1024
 """Places of keys that are gone are not looked for among fewer."""
+_CLASSES = {"int64": int, "string": str, "bool": bool, "binary": bytes}
+"""What the values of such columns are."""
 
 
 class ColumnFrames:
@@ -227,6 +235,23 @@ class ColumnWindows:
             raise LeaveToPython("sums that may be too large for columns")
         self._bounds[end] = self._bounds.get(end, 0) + bound
         self.frames.setdefault(end, []).append(Part(keys, numbers))
+
+    def table_of(self, frame: Mapping[Any, Any]) -> Table:
+        """A frame that items were added to, as a table like those that it holds; raises if that
+        would be another one.
+        """
+        import pyarrow as pa
+
+        if self._keys is None or {_CLASSES.get(str(self._keys.type))} != set(map(type, frame)):
+            raise LeaveToPython("keys of another type")
+        arrays = [pa.array(list(frame), self._keys.type)]
+        for values, sums in zip(
+            columns_of(self._shape, list(frame.values())), self._sums, strict=True
+        ):
+            if {int if sums.dtype.kind == "i" else float} != set(map(type, values)):
+                raise LeaveToPython("numbers of another type")
+            arrays.append(pa.array(values, pa.from_numpy_dtype(sums.dtype)))
+        return Table.of_arrays(arrays, Entry((VALUE, form_of(self._shape))))
 
     def _places(self, keys: pa.Array) -> Numbers:
         """The places of keys, of which those that are new get one."""

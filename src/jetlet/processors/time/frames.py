@@ -269,8 +269,9 @@ class FrameProcessor(EventStateProcessor):
     # --- Emitting frames --------------------------------------------------------------------
 
     def _frames_upto(self, upto: int) -> Output:
-        yield from self._frames_out([end for end in self._frames if end <= upto])
+        # Columns first: what others have added to a frame joins them, but not the other way round.
         yield from self._column_frames_out(upto)
+        yield from self._frames_out([end for end in self._frames if end <= upto])
         self._time = upto
 
     def _column_frames_out(self, upto: int | None = None) -> Output:

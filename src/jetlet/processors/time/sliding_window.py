@@ -157,6 +157,8 @@ class SlidingWindowProcessor(FrameProcessor):
             if self._add_column_frame(end, table):
                 return
             table = dict(table.items())
+        elif self._add_few(end, table):
+            return
         self._leave_columns()
         if end <= self._time:
             # The windows it belongs to are gone. Its items are not to be had any more.
@@ -184,6 +186,20 @@ class SlidingWindowProcessor(FrameProcessor):
             return False
         return True
 
+    def _add_few(self, end: int, table: Table) -> bool:
+        """Add a frame of a batch that was too small to be worth columns, where others are some.
+
+        What leaves columns does not come back to them while there are any frames, which in a
+        stream is always.
+        """
+        if self._windows is None or isinstance(table, DiskTable):
+            return False
+        try:
+            columns = self._windows.table_of(table)
+        except Exception:  # tables of Python's can hold all that columns cannot
+            return False
+        return self._add_column_frame(end, columns)
+
     def _leave_columns(self) -> None:
         """Make tables of what is in columns."""
         windows, self._windows = self._windows, None
@@ -205,7 +221,7 @@ class SlidingWindowProcessor(FrameProcessor):
     def _begin_all_frames(self) -> None:
         """Begin to emit all that a first stage has: the second one adds up parts of frames."""
         if self._emits_frames and self._emitting is None and (self._frames or self._column_frames):
-            self._emitting = chain(self._frames_out(list(self._frames)), self._column_frames_out())
+            self._emitting = chain(self._column_frames_out(), self._frames_out(list(self._frames)))
 
     def complete(self) -> bool:
         ends = [*self._frames, *(self._windows.frames if self._windows is not None else ())]
