@@ -37,7 +37,7 @@ ENGINES = ("embedded", "members", "hosted", "spark", "flink")
 PEERS = ("spark", "flink")
 GOAL = 1e6
 """Events per second of a core, of queries that read one stream."""
-ENOUGH = 1.5
+ENOUGH = 1.0
 """Seconds of processor time that more events have to make."""
 MANY = (4, 16)
 """Times as many events as few are."""

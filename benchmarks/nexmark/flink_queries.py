@@ -65,8 +65,10 @@ class FlinkQueries:
     def run(self, name: str, tables: dict[str, str], *, wants_results: bool) -> list[Any]:
         from pyflink.table import TableDescriptor
 
+        # What other queries, or more events, have in memory is not needed any more.
+        self._described = {file: self._described.get(file) for file in tables.values()}
         for stream, file in tables.items():
-            if file not in self._described:
+            if self._described[file] is None:
                 self._described[file] = self._describe(file)
             self._tables.drop_temporary_table(stream)
             self._tables._j_tenv.createTemporaryTable(stream, self._described[file])
