@@ -369,6 +369,7 @@ class ProcessorTasklet(Tasklet):
     def _process_inbox(self) -> None:
         if not self._is_filled and not self._fill_inbox():
             self._state = _PROCESS_WATERMARK
+            self._part.save_early(self.outbox)
             return
         inbox = self._inbox
         edge = self._edge

@@ -67,16 +67,26 @@ class StateSink:
         self, changes: Sequence[TableChange], schema: int, time: int | None = None
     ) -> None:
         """Take changes of state of this schema version, as of this time of the processor's."""
+        data = self.pickled(changes, schema, time)
+        self.add_pickled(sum(len(change.entries) for change in changes), data)
+
+    def pickled(
+        self, changes: Sequence[TableChange], schema: int, time: int | None = None
+    ) -> bytes:
+        """The same changes as they are written."""
         for change in changes:
             for key in change.entries:
                 _check_key(key)
                 break
         try:
-            data = self._dumps((schema, time, [tuple(change) for change in changes]))
+            return self._dumps((schema, time, [tuple(change) for change in changes]))
         except Exception as error:
             entries = [entry for change in changes for entry in change.entries.items()]
             raise unpicklable(entries, error) from error
-        self._gather(CHANGES, sum(len(change.entries) for change in changes), data)
+
+    def add_pickled(self, entries: int, data: bytes) -> None:
+        """Take changes of so many entries, pickled."""
+        self._gather(CHANGES, entries, data)
 
     def _gather(self, kind: int, entries: int, data: bytes) -> None:
         gathered = self._gathered[kind]

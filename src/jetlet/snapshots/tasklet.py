@@ -54,6 +54,11 @@ class TaskletSnapshots:
             return processor.save_to_snapshot()
         return self._changes.save(active, outbox)
 
+    def save_early(self, outbox: EdgeOutbox) -> None:
+        """Nothing waits for the processor: save of the next snapshot what can be."""
+        if self._changes is not None:
+            self._changes.save_early(outbox)
+
     def restored(self) -> None:
         """The processor has its state back."""
         if self._changes is not None:

@@ -255,7 +255,7 @@ class Verification:
                 self._completed.append(ordinal)
                 self._advance(self._coalescer.observe_done(ordinal))
             # The engine takes no snapshot while an edge of higher priority is being drained.
-            if feed.is_in_last_group:
+            if feed.is_in_last_group and not (self._chained is not None and self._chained.idle()):
                 self._snapshot()
 
     def _process(self, ordinal: int, batch: list[Any]) -> None:

@@ -102,7 +102,8 @@ class ChainReader:
     def take(self, chunk: Chunk, *, is_oldest: bool) -> list[Entry]:
         """Those entries of a chunk that are the newest of their keys.
 
-        What the oldest file has need not be remembered.
+        A file may have a key twice, and the first one counts; but not in a table that is new to it.
+        So of the oldest file such tables need not be remembered, which are nearly all there is.
         """
         found: list[Entry] = []
         for _schema, _time, changes in chunk.pickles():
@@ -119,7 +120,7 @@ class ChainReader:
                 else:
                     mine = list(some.items()) if keys is some else [(k, some[k]) for k in keys]
                 found += mine if self._shape is None else self._shape(chunk.vertex, table, mine)
-                if not is_oldest:
+                if not (is_oldest and is_new):
                     seen.update(keys)
                     seen.update(self._owned(chunk.vertex, gone))
         return found

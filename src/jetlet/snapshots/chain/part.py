@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
+from jetlet.snapshots.chain.early import FEWEST, Early
 from jetlet.snapshots.chain.pending import Pace, Pending
 from jetlet.snapshots.chain.sweep import MAX_CHAIN, Sweep, slice_size
 from jetlet.snapshots.context import ActiveSnapshot
@@ -68,7 +69,8 @@ class ChainPart:
         sink: StateSink,
         place: ChainPlace,
         since: int | None = None,
-        slice_size: Callable[[Incremental], int] = slice_size,
+        slice_size: Callable[[Incremental, int], int] = slice_size,
+        fewest: int = FEWEST,
     ) -> None:
         self._name = (vertex, index)
         self._processor = processor
@@ -84,8 +86,9 @@ class ChainPart:
         """Where the last sweep began, if it has ended since the snapshot before."""
         self._swept: list[tuple[Any, list[Any]]] = []
         """What a sweep has added to the snapshot at hand, by table."""
-        self._taken: dict[Any, dict[Any, None]] = {}
-        """The keys that the snapshot at hand has, or in a table that is new to it all."""
+        self._early = Early(self._pickled, fewest)
+        self._taken: dict[Any, Sequence[dict[Any, None]]] = {}
+        """The keys that the snapshot at hand has, by table."""
         self._dropped: set[Any] = set()
         self._is_pending = False
         """True while nobody knows whether the snapshot counts."""
@@ -118,6 +121,16 @@ class ChainPart:
                 return False
         return False
 
+    def save_early(self, outbox: Outbox) -> None:
+        """The processor is between two items, and nothing waits: get on with the next snapshot."""
+        if self._covered is None or self._is_pending or self._processor.touched is None:
+            return
+        end = perf_counter_ns() + CALL_NS
+        while self._early.step(self._processor):
+            outbox.made_progress = True
+            if perf_counter_ns() > end:
+                return
+
     def finish(self, *, success: bool) -> None:
         """The outcome of the snapshot is known."""
         if not self._is_pending:
@@ -131,7 +144,8 @@ class ChainPart:
         elif self._covered is not None:
             touched = self._processor.touched
             assert touched is not None
-            for name, keys in (*taken.items(), *swept):
+            again = [(name, keys) for name, parts in taken.items() for keys in parts]
+            for name, keys in (*again, *swept):
                 if name not in touched.dropped:
                     touched.add(name, keys)
             touched.dropped |= dropped
@@ -165,23 +179,31 @@ class ChainPart:
                 self._candidate, self._ended = self._ended, None
             yield from self._begin_sweep(number)
             is_long = number - self._candidate >= MAX_CHAIN
-            count = processor.entry_count() + 1 if is_long else self._slice_size(processor)
-            self._expect_touched(pending, processor.touched)
+            early = self._early.key_count
+            count = processor.entry_count() + 1 if is_long else self._slice_size(processor, early)
             outbox.defer(pending.steps(self._pace))
+            outbox.defer(self._adding(self._expect_touched(pending, processor.touched)))
             outbox.defer(self._sweeping(count))
         self._is_pending = True
         self._note(number, self._candidate)
 
-    def _expect_touched(self, pending: Pending, touched: Touched) -> None:
+    def _expect_touched(self, pending: Pending, touched: Touched) -> list[tuple[int, bytes]]:
+        """Save what was touched; what follows it is pickled already."""
         self._dropped = set(touched.dropped)
         for name in touched.dropped:
             self._add(TableChange(name, True, {}))
-        tables = self._processor.tables
+        tables, pickles = self._processor.tables, []
+        for name, early in self._early.take().items():
+            if name not in touched.dropped:
+                touched[name].update(early.again)
+                self._taken[name] = (early.keys,)
+                pickles += early.pickles
         for name, keys in touched.items():
             if keys:
-                self._taken[name] = dict(keys)
+                self._taken[name] = (dict(keys), *self._taken.get(name, ()))
                 pending.expect(name, tables.get(name), keys)
         touched.forget()
+        return pickles
 
     def _expect_all(self, pending: Pending, outbox: Outbox) -> Iterator[bool]:
         """All tables, for who knows nothing of them; what is on disk is not changed there."""
@@ -219,8 +241,9 @@ class ChainPart:
             count -= len(keys)
             table = None if name in touched.dropped else processor.tables.get(name)
             if table is not None:
-                told, since = self._taken.get(name, ()), touched.get(name, ())
-                fresh = [key for key in keys if key not in told and key not in since]
+                fresh = keys
+                for others in (*self._taken.get(name, ()), touched.get(name, ())):
+                    fresh = [key for key in fresh if key not in others]
                 entries = entries_of(table, fresh)
                 self._swept.append((name, list(entries)))
                 self._add(TableChange(name, False, entries))
@@ -231,10 +254,19 @@ class ChainPart:
 
     def _pickling(self, name: Any, entries: Iterator[Entry]) -> Iterator[None]:
         while some := dict(islice(entries, STEP)):
-            self._add(TableChange(name, False, some))
+            self._add(TableChange(name, True, some))
+            yield
+
+    def _adding(self, pickles: list[tuple[int, bytes]]) -> Iterator[None]:
+        pickles.reverse()
+        while pickles:
+            self._sink.add_pickled(*pickles.pop())
             yield
 
     def _add(self, change: TableChange) -> None:
+        self._sink.add_pickled(len(change.entries), self._pickled(change))
+
+    def _pickled(self, change: TableChange) -> bytes:
         processor = self._processor
         entries = processor.saved_entries(change.table, change.entries)
-        self._sink.add_changes([change._replace(entries=entries)], processor.schema_version)
+        return self._sink.pickled([change._replace(entries=entries)], processor.schema_version)

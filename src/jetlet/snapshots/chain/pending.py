@@ -138,7 +138,8 @@ class _PendingTable:
             entries = {} if self._table is None else entries_of(self._table, keys)
             if len(entries) < len(keys):
                 gone = [key for key in keys if key not in entries]
-        self._pending.add(TableChange(self._name, False, entries, gone))
+        # Who has all of a table need not know of what was before.
+        self._pending.add(TableChange(self._name, self._has_values, entries, gone))
 
     def end(self) -> None:
         """All is saved."""

@@ -77,7 +77,8 @@ class Sweep:
         return not self._left
 
 
-def slice_size(processor: Incremental) -> int:
-    """How many keys a sweep takes for a snapshot."""
+def slice_size(processor: Incremental, others: int = 0) -> int:
+    """How many keys a sweep takes for a snapshot, which also has so many others than touched."""
     assert processor.touched is not None
-    return max(processor.touched.key_count() // 4, processor.entry_count() // MAX_SWEEP, MIN_SLICE)
+    changed = processor.touched.key_count() + others
+    return max(changed // 4, processor.entry_count() // MAX_SWEEP, MIN_SLICE)
