@@ -2,9 +2,10 @@
 
     python -m benchmarks.state_snapshots [--quick] [changes] [latency]
 
-Changes: a state of 100 bytes for each of 10,000,000 keys, in this process, which takes 4 GB. Between two snapshots 1%
-of the keys get an event. What they take, in time and in bytes, is compared with exports, which have
-everything, in the same run: the best times of each, and the bytes that half of them do not exceed.
+Changes: a state of 100 bytes for each of 10,000,000 keys, in this process: 4 GB. Between two
+snapshots 1% of the keys get an event. What they take, in time and in bytes, is compared with
+exports, which have everything, in the same run: the best times of each, and the bytes that half of
+them do not exceed.
 
 Latency: 10,000 events a second for random keys of 1,000,000, each with a state of 1 kB, against the
 same without snapshots, in turns; the better one counts. An event's latency is the time at which the
