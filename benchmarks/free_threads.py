@@ -6,6 +6,10 @@ JETLET_GIL_PYTHON says: it runs the same workloads in its own process, in turns 
 The workloads are word count, a chain of small steps over ints, and counts and sums in sliding
 windows. Each reads several splits. On a machine that has other things to do the times say little;
 the processor time of the busiest thread, which is printed beside, says what they would be.
+
+Beside word count and chain is what plain threads do with the same functions, each on data of its
+own: what they share in Python itself, such as the cache of ``re``, holds them up as well, and no
+engine does better than that.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -34,6 +40,9 @@ from jetlet.pipeline.stream_source import Polled, StreamReader, StreamSource
 
 Run = Callable[[str], tuple[float, float]]
 """Runs the workload of a name; seconds by the clock, and of the busiest thread."""
+
+Parts = Sequence[Callable[[], None]]
+"""What each of several threads does."""
 
 SPLITS = 4
 KEYS = 10_000
@@ -133,6 +142,68 @@ def workloads(quick: bool, text: Path) -> dict[str, Callable[[], Pipeline]]:
     }
 
 
+def words_by_hand(data: bytes) -> None:
+    """Word count of a piece of text, as one would write it for a thread."""
+    lines, counts = data.decode().splitlines(), Counter[str]()
+    for start in range(0, len(lines), 1024):
+        counts.update(
+            [word for line in lines[start : start + 1024] for word in split(line) if word]
+        )
+
+
+def chain_by_hand(start: int, end: int) -> None:
+    """The chain over a part of its numbers."""
+    total = 0
+    for first in range(start, end, 1024):
+        out: list[int] = []
+        for x in range(first, min(first + 1024, end)):
+            y = add(x)
+            if keep(y):
+                out.extend(twice(y))
+        total += sum(out)
+
+
+def in_threads(parts: Sequence[Callable[[], None]]) -> float:
+    """Processor seconds of the busiest of threads that each do a part."""
+    used: list[float] = []
+
+    def work(part: Callable[[], None]) -> None:
+        start = time.thread_time()
+        part()
+        used.append(time.thread_time() - start)
+
+    threads = [threading.Thread(target=work, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(used)
+
+
+def by_hand(quick: bool, text: Path) -> dict[str, tuple[Parts, Parts]]:
+    """For each workload all of it as one part, and as two."""
+    data, limit = text.read_bytes(), 100_000 if quick else 3_000_000
+    middle = data.rfind(b"\n", 0, len(data) // 2) + 1
+    return {
+        "word count": (
+            [partial(words_by_hand, data)],
+            [partial(words_by_hand, data[:middle]), partial(words_by_hand, data[middle:])],
+        ),
+        "chain": (
+            [partial(chain_by_hand, 0, limit)],
+            [partial(chain_by_hand, 0, limit // 2), partial(chain_by_hand, limit // 2, limit)],
+        ),
+    }
+
+
+def race_by_hand(whole: Parts, halves: Parts, repeats: int) -> None:
+    """What two plain threads gain over one."""
+    one = two = float("inf")
+    for _ in range(repeats):
+        one, two = min(one, in_threads(whole)), min(two, in_threads(halves))
+    print(f"    {'by hand':24} 1 thread {one:.3f} s, the busiest of 2 {two:.3f} s: {one / two:.2f}")
+
+
 def busiest() -> dict[str, float]:
     """Processor seconds of each thread of this process."""
     found = {}
@@ -217,8 +288,11 @@ def main() -> None:
             runs["1 worker with the GIL"] = stack.enter_context(Other(other, quick, text))
         except OSError:
             print(f"  there is no {other}: set JETLET_GIL_PYTHON")
+        hands = by_hand(quick, text)
         for name in made:
             race(name, runs, 1 if quick else 4)
+            if name in hands:
+                race_by_hand(*hands[name], 1 if quick else 4)
 
 
 def race(name: str, runs: dict[str, Run], repeats: int) -> None:
