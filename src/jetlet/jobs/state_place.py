@@ -30,11 +30,7 @@ def place_state(dag: DAG, config: JobConfig) -> None:
                 f'that is to have its state on disk, .map_stateful(..., state="disk"), or '
                 f'JobConfig(state="memory", state_memory="1 GiB") for their limit'
             )
-    if on_disk:
-        from jetlet.storage.disk_store import check_disk
-
-        check_disk()
-    else:
+    if not on_disk:
         settings = ("state_memory", "state_dir", *(["state"] if config.state == DISK else []))
         config.tell_ignored(settings, "a job none of whose stages has its state on disk")
 

@@ -1,62 +1,69 @@
 """DiskStore: the state of one processor, of which only so much is in memory.
 
 It has tables, :class:`~jetlet.storage.disk_table.DiskTable`, and queues of far deadlines. What does
-not fit in memory goes to a RocksDB in a private directory. That has no log and survives nothing:
-what a job goes on from is its snapshot. As long as all fits there is no database.
+not fit in memory goes to files in a private directory: the records of tables to one file, see
+:class:`~jetlet.storage.record_log.RecordLog`. They survive nothing: what a job goes on from is its
+snapshot. As long as all fits there are no files.
 
-The objects that tables have in memory are in two generations. When the young one is full, what is
-in the old one is written, and the young one takes its place; what is used meanwhile is young again.
-So an object that was handed out stays valid, and may be changed in place, until as many other keys
-have been looked up as a generation has: never fewer than :data:`LEAST`.
+The objects that tables have in memory are *fresh* or, if they were looked up again, *young*, so
+that those that are needed once do not drive out those that are needed often. When there is no room
+for more fresh ones, they are *stale*, and written in the order in which they came, while others
+become fresh. When there is no room for more young ones, they are *old*; and when there are some
+young ones again, the old ones are written, a little at a time, such that none are left when there
+is no room again. What is looked up meanwhile is young. So an object that was handed out stays
+valid, and may be changed in place, while some others are looked up: never fewer than :data:`LEAST`.
 
-Most of the memory is for objects, going by the size of a sample of them; the rest is for what
-RocksDB caches and has not written yet. That also needs two or three bytes for each key on disk.
+The memory is for objects, going by the size of a sample of them, and for the indexes of what is on
+disk.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice, takewhile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, islice
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from jetlet.errors import MissingDependencyError, RestartableError
+from jetlet.errors import RestartableError
 from jetlet.storage.disk_table import DiskTable
 from jetlet.storage.far_deadlines import FarDeadlines
 from jetlet.storage.private_directory import PrivateDirectory
+from jetlet.storage.record_log import RecordLog
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict
+    from pathlib import Path
 
     from jetlet.core.state_on_disk import StateOnDisk
 
-__all__ = ["DiskStore", "check_disk"]
+__all__ = ["DiskStore"]
 
-LEAST: Final = 2
-"""Entries of a generation at the least."""
+LEAST: Final = 3
+"""Keys that may be looked up while an object is in use."""
 FIRST_LOOK: Final = 1024
-"""Young entries when their size is looked at for the first time; then when they have doubled."""
-OBJECTS: Final = 0.65
-"""The part of the memory that objects may take."""
+"""Entries in memory when their size is looked at for the first time; then when they have doubled.
+"""
+STEP: Final = 128
+"""Keys that are looked up before some are written."""
+FRESH: Final = 0.3
+"""The part of the entries in memory that may be fresh or stale, if there are enough young ones."""
+GRACE: Final = 0.25
+"""How many entries are young before the first old ones are written: a part of all of them."""
+SPARE: Final = 0.12
+"""The part of the memory that nothing is put in: memory that was freed cannot always be used."""
+MOST_BUFFERS: Final = 1 << 19
+"""Bytes for what is being written. If there is little memory it is an eighth of that."""
 SAMPLE: Final = 64
-ENTRY_OVERHEAD: Final = 200
-"""Bytes that an entry takes in the dictionaries of its table."""
+ENTRY_OVERHEAD: Final = 150
+"""Bytes that an entry takes of the dictionaries, sets and lists that it is in."""
+SEGMENTS: Final = (12, 26)
+"""The least and the largest size of a segment, as powers of two."""
 DEADLINE_SIZE: Final = 256
 DEEPEST: Final = 12
 WIDEST: Final = 64
 """Elements of a container whose size is taken; the others are as large."""
-PREFIX_SIZE: Final = 4
-
-
-def check_disk() -> None:
-    """Refuse to keep state on disk where what that takes is not installed."""
-    try:
-        import rocksdict  # noqa: F401
-    except ImportError:
-        raise MissingDependencyError(
-            "state on disk needs a package: pip install 'jetlet[rocksdb]'"
-        ) from None
 
 
 class DiskStore:
@@ -66,127 +73,164 @@ class DiskStore:
         self._place = place
         self._memory = place.memory // max(1, sharers)
         self._tables: dict[int, DiskTable] = {}
-        self._prefixes = 0
-        self._count = 0
-        """Entries that are young, of all tables."""
-        self._limit = self._most(FIRST_LOOK, ENTRY_OVERHEAD)
-        self._db: Rdict | None = None
+        self._numbers = count(1)
+        self._room = 0
+        """Entries that there may be in memory."""
+        self.fresh = 0
+        """Entries that are fresh or stale, of all tables."""
+        self.fresh_limit = 0
+        """If there are more, some are to be written: see :meth:`limit_fresh`."""
+        self._leaving: Iterator[Portion] = iter(())
+        """What is stale."""
+        self.young = 0
+        """Entries that are young."""
+        self.young_limit = 0
+        """If there are more, something is to be done: see :meth:`limit_young`."""
+        self._aging: Iterator[Portion] = iter(())
+        """What is old."""
+        self._old = 0
+        """How many keys are in that."""
+        self._most_young = 0
+        """Entries that may be young."""
+        self._measure()
+        self.fresh_limit, self.young_limit = self._most_fresh(), self._most_young
+        self._log: RecordLog | None = None
+        self._file: IO[bytes] | None = None
         self._directory: PrivateDirectory | None = None
 
     # --- What is in it ----------------------------------------------------------------------
 
     def table(self, create: Any = None) -> DiskTable:
         """A new table; with ``create`` it makes what is missing, as a ``defaultdict`` does."""
-        table = DiskTable(self, create)
-        self._tables[id(table)] = table
+        number = next(self._numbers)
+        table = self._tables[number] = DiskTable(self, number, create)
         return table
 
-    def forget(self, table: DiskTable) -> None:
+    def forget(self, number: int) -> None:
         """A table is dropped."""
-        del self._tables[id(table)]
+        del self._tables[number]
 
     def deadlines(self) -> FarDeadlines:
         """What takes the far deadlines of a heap."""
-        return FarDeadlines(self, max(2 * LEAST, self._memory // 8 // DEADLINE_SIZE))
+        return FarDeadlines(self, max(4, self._memory // 8 // DEADLINE_SIZE))
 
     # --- For what is in it ------------------------------------------------------------------
 
-    def prefix(self) -> bytes:
-        """The beginning of the keys of a new table or queue."""
-        self._prefixes += 1
-        return self._prefixes.to_bytes(PREFIX_SIZE, "big")
-
-    def make_room(self) -> None:
-        """Another entry becomes young."""
-        if self._count >= self._limit:
-            self._age()
-        self._count += 1
-
-    def _age(self) -> None:
-        """A generation is full, going by the size its entries were thought to have."""
-        tables = list(self._tables.values())
-        self._count = sum(table.young_count for table in tables)
-        sample = [entry for table in tables for entry in table.sample(SAMPLE)]
-        if sample:
-            size = sum(map(_size, sample)) / len(sample) + ENTRY_OVERHEAD
-            self._limit = self._most(max(FIRST_LOOK, 2 * self._count), size)
-        if self._count < self._limit:
-            return
-        self._count = 0
-        for table in tables:
-            table.age()
-
-    def _most(self, count: int, size: float) -> int:
-        """So many entries of that size, or as many as there is room for."""
-        return max(LEAST, min(count, int(self._memory * OBJECTS / 2 / size)))
+    def limit_fresh(self) -> None:
+        """Another entry is about to be fresh, and there are more than there may be."""
+        while self.fresh > (most := self._most_fresh()):
+            portion = next(self._leaving, None)
+            if portion is not None:
+                table, keys = portion
+                self.fresh -= table.let_go(table.stale, keys)
+                continue
+            tables = list(self._tables.values())
+            self.fresh = sum(len(table.fresh) for table in tables) + 1
+            self._measure()
+            if self.fresh > self._most_fresh():
+                self._leaving = _portions([(table, table.let_stale()) for table in tables])
+                # Some of them may be in use, whichever table is the first.
+                self.fresh_limit = self.fresh + max(LEAST, min(STEP, most // 16))
+                return
+        self.fresh_limit = most + min(STEP, most // 16)
 
     @property
-    def db(self) -> Rdict:
-        """The database, which is made when it is asked for."""
-        if self._db is None:
-            self._directory = PrivateDirectory(self._place.directory, "state")
-            self._db = _opened(str(self._directory.path / "db"), self._memory)
-        return self._db
+    def most_at_once(self) -> int:
+        """Keys whose entries may be brought into memory together."""
+        return self._room // 8
 
-    def write(self, batch: Any) -> None:
-        """Write a batch of changes."""
-        db = self.db
+    def _most_fresh(self) -> int:
+        """Entries that may be fresh or stale."""
+        return max(int(self._room * FRESH), self._room - self.young - self._old, 2 * LEAST)
+
+    def limit_young(self) -> None:
+        """Another entry is about to be young, and there are more than there may be, or old ones."""
+        step = max(1, min(STEP, self._most_young // 4))
+        if self._old:
+            left = max(step, self._most_young - self.young)
+            due = -(-self._old * step // left)
+            while due > 0 and (portion := next(self._aging, None)) is not None:
+                table, keys = portion
+                table.let_go(table.old, keys)
+                due -= len(keys)
+                self._old -= len(keys)
+            self.young_limit = self.young + step if self._old else self._most_young
+            return
+        tables = list(self._tables.values())
+        self.young = sum(len(table.young) for table in tables) + 1
+        self._measure()
+        if self.young > self._most_young:
+            self._old = self.young - 1
+            self._aging = _portions([(table, table.age()) for table in tables])
+            self.young = 1
+            self.young_limit = max(LEAST, int(self._most_young * GRACE))
+        else:
+            self.young_limit = self._most_young
+
+    def _measure(self) -> None:
+        """Find out how much room there is, going by the entries that are there."""
+        tables = list(self._tables.values())
+        sample = [entry for table in tables for entry in table.sample(SAMPLE)]
+        size = sum(map(_size, sample)) / len(sample) if sample else 0.0
+        memory = self._memory * (1 - SPARE) - min(self._memory >> 3, MOST_BUFFERS)
+        memory -= sum(table.index_size for table in tables)
+        known = max(FIRST_LOOK, 2 * (self.fresh + self.young + self._old))
+        self._room = min(known, int(memory / (size + ENTRY_OVERHEAD)))
+        most = max(self._room * (1 - FRESH), self._room - self.fresh) / (1 + GRACE)
+        self._most_young = max(2 * LEAST, int(most))
+
+    @property
+    def log(self) -> RecordLog:
+        """The file of records, which is made when it is asked for."""
+        if self._log is None:
+            least, most = SEGMENTS
+            size = 1 << min(max((self._memory >> 4).bit_length() - 1, least), most)
+            with self.writing():
+                self._file = (self.directory / "records").open("w+b", buffering=0)
+            weakref.finalize(self, self._file.close)
+            self._log = RecordLog(self._file, size, self._tables.get)
+        return self._log
+
+    @property
+    def directory(self) -> Path:
+        """Where files may be, until the store is closed."""
+        if self._directory is None:
+            self._directory = PrivateDirectory(self._place.directory, "state")
+        return self._directory.path
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Something is written."""
         try:
-            db.write(batch)
-        except Exception as error:
+            yield
+        except OSError as error:
             place = self._place.directory or "the directory for temporary files"
             raise RestartableError(f"state cannot be written to {place}: {error}") from error
 
-    def entries(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """What begins so at this moment, in order; with ``start`` from that key on."""
-        entries: Any = self.db.items(from_key=prefix if start is None else start)
-        return takewhile(lambda entry: entry[0].startswith(prefix), entries)
+    def end_writing(self, datas: Iterable[bytes]) -> None:
+        """Records with this in them have been appended."""
+        self.log.flush()
+        self.log.clean(sum(map(len, datas)))
 
     def close(self) -> None:
         """Forget all. It also happens by itself, when nobody has the store any more."""
-        if self._db is not None:
-            # To close it would write what is still in memory, which nobody needs, or fail to.
-            self._db.cancel_all_background(True)
-            self._db = None
+        self._log = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         if self._directory is not None:
             self._directory.close()
             self._directory = None
 
 
-def _opened(path: str, memory: int) -> Rdict:
-    from rocksdict import (
-        BlockBasedOptions,
-        Cache,
-        ChecksumType,
-        DataBlockIndexType,
-        DBCompressionType,
-        Options,
-        Rdict,
-        WriteOptions,
-    )
+Portion = tuple[DiskTable, list[Any]]
 
-    blocks = BlockBasedOptions()
-    # What is read is in the cache of the operating system, too.
-    blocks.set_block_cache(Cache(max(1 << 20, memory // 16)))
-    blocks.set_bloom_filter(10, False)
-    blocks.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
-    blocks.set_checksum_type(ChecksumType.xxh3())
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
-    # Two are being written to disk while a third one is filled.
-    options.set_write_buffer_size(min(64 << 20, max(256 << 10, memory // 24)))
-    options.set_max_write_buffer_number(3)
-    options.set_level_zero_slowdown_writes_trigger(32)
-    options.set_level_zero_stop_writes_trigger(64)
-    options.set_compression_type(DBCompressionType.none())
-    options.set_max_open_files(512)
-    options.set_keep_log_file_num(1)
-    db = Rdict(path, options)
-    unlogged = WriteOptions()
-    unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
-    db.set_write_options(unlogged)
-    return db
+
+def _portions(parts: Iterable[Portion]) -> Iterator[Portion]:
+    """The same in smaller pieces."""
+    for table, keys in parts:
+        for n in range(0, len(keys), STEP):
+            yield table, keys[n : n + STEP]
 
 
 # --- Sizes ----------------------------------------------------------------------------------

@@ -2,25 +2,33 @@
 
 A heap of (time, number, key) has an entry for every key that will have to be looked at. Where the
 keys do not fit in memory their deadlines do not either: those that come first stay in the heap, and
-the others wait here.
+the others wait here, in files that are each in order. Of those with as many deadlines, some are
+merged into a larger one when there are too many.
 """
 
 from __future__ import annotations
 
+import heapq
 import pickle
-from heapq import heapify
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from jetlet.core.pickling import dump
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jetlet.storage.disk_store import DiskStore
 
 __all__ = ["FarDeadlines"]
 
-_OFFSET = 1 << 72
-"""Makes numbers of any sign such that their bytes are in their order."""
+MOST_ALIKE: Final = 16
+"""Files that have been merged as often as each other."""
+MOST_AT_ONCE: Final = 1024
+"""Deadlines that are read at once."""
+
+Deadline = tuple[int, int, Any]
 
 
 class FarDeadlines:
@@ -28,10 +36,11 @@ class FarDeadlines:
 
     def __init__(self, store: DiskStore, limit: int) -> None:
         self._store = store
-        self._prefix = store.prefix()
         self._limit = limit
-        self._first: tuple[int, int] | None = None
-        """Time and number of the first one here."""
+        self._page = max(1, min(MOST_AT_ONCE, limit // 4))
+        self._files: list[_File] = []
+        """A heap: the one whose deadlines come first is the first one."""
+        self._numbers = count()
         self._count = 0
 
     def __len__(self) -> int:
@@ -41,37 +50,71 @@ class FarDeadlines:
         """Take the far half of a heap that is too large."""
         if len(heap) <= self._limit:
             return
-        from rocksdict import WriteBatch
-
         heap.sort()
         far = heap[self._limit // 2 :]
         del heap[self._limit // 2 :]
-        batch = WriteBatch(raw_mode=True)
-        for time, number, key in far:
-            batch.put(self._place(time, number), dump((time, number, key)))
-        self._store.write(batch)
+        self._add(0, far)
         self._count += len(far)
-        first = far[0][:2]
-        self._first = first if self._first is None else min(first, self._first)
 
     def bring(self, heap: list[Any]) -> None:
         """See to it that the first deadline of all is the first one in the heap."""
-        if self._first is None or (heap and heap[0][:2] <= self._first):
+        files = self._files
+        if not files or (heap and heap[0][:2] <= files[0].first):
             return
-        from rocksdict import WriteBatch
+        file = heapq.heappop(files)
+        page = file.take()
+        self._count -= len(page)
+        if file.pages:
+            heapq.heappush(files, file)
+        heap += page
+        heapq.heapify(heap)
 
-        batch = WriteBatch(raw_mode=True)
-        # Not from the beginning: RocksDB would go over all that was there before.
-        entries = self._store.entries(self._prefix, self._place(*self._first))
-        self._first = None
-        for place, data in islice(entries, max(1, self._limit // 4)):
-            heap.append(pickle.loads(data))
-            batch.delete(place)
-            self._count -= 1
-        for _, data in islice(entries, 1):
-            self._first = pickle.loads(data)[:2]
-        heapify(heap)
-        self._store.write(batch)
+    def _add(self, level: int, deadlines: Iterable[Deadline]) -> None:
+        path = self._store.directory / f"deadlines-{id(self)}-{next(self._numbers)}"
+        with self._store.writing():
+            heapq.heappush(self._files, _File(path, level, deadlines, self._page))
+        alike = [file for file in self._files if file.level == level]
+        if len(alike) >= MOST_ALIKE:
+            self._files = [file for file in self._files if file.level != level]
+            heapq.heapify(self._files)
+            self._add(level + 1, heapq.merge(*map(_rest, alike)))
 
-    def _place(self, time: int, number: int) -> bytes:
-        return self._prefix + (time + _OFFSET).to_bytes(10, "big") + number.to_bytes(8, "big")
+
+class _File:
+    """Deadlines in order, of which the first ones may have been taken."""
+
+    def __init__(self, path: Path, level: int, deadlines: Iterable[Deadline], page: int) -> None:
+        self._path = path
+        self.level = level
+        self.pages: list[tuple[tuple[int, int], int, int]] = []
+        """Of each portion: time and number of its first deadline, where it is, and its size."""
+        each = iter(deadlines)
+        with path.open("wb") as out:
+            while some := list(islice(each, page)):
+                data = dump(some)
+                self.pages.append((some[0][:2], out.tell(), len(data)))
+                out.write(data)
+        self.pages.reverse()
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """Time and number of the first deadline."""
+        return self.pages[-1][0]
+
+    def __lt__(self, other: _File) -> bool:
+        return self.first < other.first
+
+    def take(self) -> list[Deadline]:
+        """Remove the first portion."""
+        _, at, size = self.pages.pop()
+        with self._path.open("rb") as file:
+            file.seek(at)
+            page: list[Deadline] = pickle.loads(file.read(size))
+        if not self.pages:
+            self._path.unlink()
+        return page
+
+
+def _rest(file: _File) -> Iterator[Deadline]:
+    while file.pages:
+        yield from file.take()

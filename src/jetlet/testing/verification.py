@@ -121,8 +121,6 @@ def incremental_modes() -> Iterator[Mode]:
 
 def disk_modes() -> Iterator[Mode]:
     """The conditions of those for a processor that can keep its state on disk."""
-    if find_spec("rocksdict") is None:
-        return
     for is_tight in (False, True):
         yield Mode(1024, is_tight, on_disk_every=1)
     yield Mode(1, False, snapshots=True, restore_every=0, on_disk_every=1)
