@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
+from collections import deque
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 
 from jetlet.core.outbox import Outbox
 from jetlet.core.traits import Repeats, State, Traits
+from jetlet.pipeline.functions import whole_item
 from jetlet.processors.base import BatchProcessor
 from jetlet.processors.state_saver import StateSaver
 from jetlet.snapshots.incremental import Incremental
 from jetlet.storage.disk_table import DiskTable
 
-__all__ = ["IncrementalProcessor", "KeyTable", "TableKeys", "keys_to_remove", "load"]
+__all__ = ["IncrementalProcessor", "KeyTable", "TableKeys", "keys_to_remove", "load", "look_ahead"]
 
 
 class IncrementalProcessor(BatchProcessor, Incremental):
@@ -98,6 +108,20 @@ def load(table: MutableMapping[Any, Any], entries: Iterable[tuple[Any, Any]]) ->
         table.load(entries)
     else:
         table.update(entries)
+
+
+def look_ahead(
+    table: MutableMapping[Any, Any], key_fn: Callable[[Any], Any] | None, items: Sequence[Any]
+) -> None:
+    """Let a table on disk have in memory what these items are going to look up."""
+    if key_fn is None or not isinstance(table, DiskTable) or not table.is_on_disk:
+        return
+    try:
+        keys = items if key_fn is whole_item else list(map(key_fn, items))
+        deque(map(hash, keys), 0)
+    except Exception:
+        return  # whoever deals with the item tells
+    table.prepare(keys, len(keys))
 
 
 def keys_to_remove(table: Mapping[Any, Any]) -> Iterable[Any]:

@@ -13,14 +13,16 @@ from jetlet.core.inbox import Inbox
 from jetlet.core.outbox import Ordinals
 from jetlet.errors import InvalidArgumentError, ItemFailedError
 from jetlet.pipeline.aggregates.loop import GeneratedCode
+from jetlet.pipeline.functions import plain_function, whole_item
 from jetlet.processors.base import BatchProcessor, ErrorPolicy, Output
 from jetlet.processors.expansion import AT_HAND, Expansion, in_batches
-from jetlet.processors.incremental import IncrementalProcessor, keys_to_remove, load
+from jetlet.processors.incremental import IncrementalProcessor, keys_to_remove, load, look_ahead
 from jetlet.processors.item_failure import lookup_error
 from jetlet.processors.stable_keys import check_stable_keys
 from jetlet.processors.state_saver import GLOBAL_KEY, StateSaver
 from jetlet.snapshots.incremental import MAIN, Table, Tables
 from jetlet.storage.disk_store import DiskStore
+from jetlet.storage.disk_table import subscripted
 
 __all__ = ["FILTER", "FLAT_MAP", "MAP", "LastWords", "StatefulProcessor", "then_drop"]
 
@@ -81,6 +83,7 @@ class StatefulProcessor(IncrementalProcessor):
         self._kind = kind
         self._fn = fn
         self._key_fn = key_fn
+        self._keys_ahead = key_fn if key_fn is whole_item else plain_function(key_fn)
         self._drop_when = drop_when
         self._on_end = on_end
         self._has_ended = False
@@ -105,6 +108,8 @@ class StatefulProcessor(IncrementalProcessor):
         self._states = store.table(self._create_fn)
 
     def process_batch(self, ordinal: int, batch: Sequence[Any]) -> None:
+        items = [item for _, item in batch] if self._policy.takes_events else batch
+        look_ahead(self._states, self._keys_ahead, items)
         apply = self._results if self._policy.fails else self._results_or_reject
         if self._kind == FLAT_MAP:
             self._expansion.send(apply, batch)
@@ -118,7 +123,7 @@ class StatefulProcessor(IncrementalProcessor):
 
     def _results(self, items: Iterator[Any]) -> list[Any]:
         try:
-            return self._apply(self._states, items, self._expansion.expand)
+            return self._apply(self._to_look_up, items, self._expansion.expand)
         except ItemFailedError:
             raise
         except Exception as error:
@@ -127,12 +132,18 @@ class StatefulProcessor(IncrementalProcessor):
 
     def _results_or_reject(self, items: Iterator[Any]) -> list[Any]:
         out: list[Any] = []
+        states = self._to_look_up
         for item in items:
             try:
-                out += self._apply(self._states, (item,), self._expansion.expand)
+                out += self._apply(states, (item,), self._expansion.expand)
             except Exception as error:
                 self.reject(self._policy, item, self._cause(error, item))
         return out
+
+    @property
+    def _to_look_up(self) -> Table:
+        """The states, for the loop."""
+        return subscripted(self._states) if self._drop_when is None else self._states
 
     def _cause(self, error: Exception, item: Any) -> Exception:
         key_fns = (self._key_fn,) if self._key_fn is not None else ()
