@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import threading
@@ -106,16 +107,16 @@ def _turn(item):
     return 1 if "spark" in marks else 2 if marks & {"cluster", "fault", "slow"} else 3
 
 
-# --- Python without the GIL ----------------------------------------------------------------
+# --- Pythons that not all libraries are made for ----------------------------------------------
 
-IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+LACKS_LIBRARIES = bool(sysconfig.get_config_var("Py_GIL_DISABLED")) or sys.version_info >= (3, 14)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Skip what needs a library that is not made for such a Python yet, and is not installed."""
     report = yield
-    if IS_FREE_THREADED and report.failed:
+    if LACKS_LIBRARIES and report.failed:
         error = call.excinfo.value
         while error is not None and not isinstance(error, MissingDependencyError):
             error = error.__cause__
