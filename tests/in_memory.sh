@@ -10,6 +10,8 @@ room=$(df -k "$memory" 2>/dev/null | awk 'NR == 2 { print int($4 / 1e6) }')
 if [ "${room:-0}" -lt 6 ] || ! TMPDIR=$(mktemp -d "$memory/jetlet-tests-XXXXXX"); then
     exec "$@"
 fi
+# A server that does not run as root has to get at its files.
+chmod 711 "$TMPDIR"
 export TMPDIR
 trap 'trap "" INT TERM; wait; rm -rf "$TMPDIR"; exit 130' INT TERM
 "$@"

@@ -9,7 +9,13 @@ import pytest
 from jetlet import EmbeddedEngine, Pipeline, agg, service, sinks, sources, whole_item, windows
 from jetlet.core import Processor
 from jetlet.errors import JobFailedError
-from jetlet.pipeline import basic_stage, keyed_stage, stage, stream_source_stage, window_stage
+from jetlet.pipeline.stages import (
+    basic_stage,
+    keyed_stage,
+    stage,
+    stream_source_stage,
+    window_stage,
+)
 
 ITEMS = [0, 1, 2, 3, 4, 5]
 COUNTING = agg.counting()
