@@ -79,6 +79,38 @@ def test_keys_that_lie_apart_do_not_take_memory_for_all_between_them():
     assert len(taken(groups)) == 100
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_keys_that_rise_or_fall_do_not_copy_all_sums_each_time(sign):
+    groups, sizes = Groups(), set()
+    batches = [[(sign * (100 * n + i), 1) for i in range(100)] for n in range(400)]
+    for batch in batches:
+        groups.add(rows_of(batch), 50)
+        sizes.add(len(groups._places))
+    assert len(sizes) < 20
+    assert taken(groups) == expected(batches)
+
+
+def test_one_key_far_away_does_not_take_memory_for_all_between():
+    groups = Groups()
+    many = [[(i % 100, 1) for i in range(100_000)]] * 5
+    for batch in [*many, [(1_900_000, 1)]]:
+        groups.add(rows_of(batch), 50)
+    assert len(groups._places) == 100
+    assert taken(groups) == expected([*many, [(1_900_000, 1)]])
+
+
+def test_floats_overflow_as_in_python():
+    groups = Groups()
+    batches = [[(1, 1e308), (1, 1e308), (2, 1.0)], [(1, -float("inf"))]]
+    for batch in batches:
+        keys = pa.array([key for key, _ in batch], pa.int64())
+        values = pa.array([value for _, value in batch], pa.float64())
+        groups.add(pa.RecordBatch.from_arrays([keys, values], names=["k0", "v0"]), 0)
+    found = {row["k0"]: (row["v0"], row[ROWS]) for row in groups.take().to_pylist()}
+    assert str(found[1]) == "(nan, 3)"
+    assert found[2] == (1.0, 1)
+
+
 def test_rows_of_other_types_are_refused():
     groups = Groups()
     groups.add(rows_of([(1, 1)]), 50)

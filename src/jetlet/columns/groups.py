@@ -25,8 +25,11 @@ LARGEST_SUM = 2**62
 ROWS_AT_ONCE = 64 * 1024
 """Rows that are hashed together: the more, the less each costs, up to the size of a cache."""
 PLACES_PER_ROW = 4
-FEW_PLACES = 16 * 1024
+FEW_PLACES = 512
 """There are no places for keys if so many for each row would not do, unless they are few."""
+MOST_PLACES = 2**18
+"""Nor are there more than these, of which one key far from all others would leave most empty."""
+LEAST_KEY = -(2**63)
 PATIENCE = 4
 """After so many batches in a row that have found none the next ones are hashed at once."""
 
@@ -185,9 +188,13 @@ class _Places:
         # Subtracted as 64 bits: the difference of two small integers need not be a small one.
         places = np.subtract(keys, self._least, dtype=np.int64)
         *sums, counts = self._sums
-        for total, values in zip(sums, columns, strict=True):
-            np.add.at(total, places, values.to_numpy())
-        counts += np.bincount(places, minlength=len(counts))
+        with np.errstate(all="ignore"):  # floats overflow without a word in Python, too
+            for total, values in zip(sums, columns, strict=True):
+                np.add.at(total, places, values.to_numpy())
+        if len(counts) > PLACES_PER_ROW * len(rows):
+            np.add.at(counts, places, 1)
+        else:
+            counts += np.bincount(places, minlength=len(counts))
         self._rows += len(rows)
         return True
 
@@ -197,8 +204,16 @@ class _Places:
         count = most - least + 1
         if count == len(self):
             return True
-        if count > max(FEW_PLACES, PLACES_PER_ROW * (self._rows + more)):
+        limit = min(MOST_PLACES, max(FEW_PLACES, PLACES_PER_ROW * (self._rows + more)))
+        if count > limit:
             return False
+        if self._sums:
+            # Keys that rise, or fall, shall not have all sums copied with each batch.
+            spare = min(len(self) // 2, limit - count)
+            if least < self._least:
+                spare = min(spare, least - LEAST_KEY)
+                least -= spare
+            count += spare
         kinds = [kind.to_pandas_dtype() for kind in schema.types[1:]]
         grown = [np.zeros(count, kind) for kind in (*kinds, np.int64)]
         if self._sums:

@@ -48,6 +48,11 @@ def run(source, build):
     return out.items, [(letter.item, str(letter.error)) for letter in dead.items]
 
 
+def reader_of(path, row_groups, names, size):
+    opened = lambda: nullcontext(path)
+    return ColumnReader(opened, path.name, row_groups, names, size, pq.read_metadata(path))
+
+
 SOURCES = {
     "filter": lambda s, dead: s.filter(col("n") % 2 == 0).map(record(n=col("n"), x=col("x"))),
     "sum": lambda s, dead: s.filter(col("flag")).aggregate(agg.summing(col("n"))),
@@ -118,20 +123,41 @@ def test_error_names_the_whole_item(path):
 
 
 def test_rows_are_found_in_any_order(path):
-    reader = ColumnReader(lambda: nullcontext(path), "rows", range(3), ["n", "x"], 700)
+    reader = reader_of(path, range(3), ["n", "x"], 700)
     places = [(random.Random(i).randrange(4000), i) for i in range(0, 1600, 7)]
     for start, count in [(0, 4000), (3999, 1), *places]:
         wanted = [{"n": row["n"], "x": row["x"]} for row in ROWS[start : start + count]]
         if wanted and len(wanted) == count:
             assert reader._rows(start, count).to_pylist() == wanted
-    with pytest.raises(BadRecordError, match="fewer rows"):
-        reader._rows(3990, 20)
+
+
+def test_a_file_that_has_become_another_one_is_refused(path):
+    reader = reader_of(path, range(3), ["n", "x"], 700)
+    other = path.with_name("other")
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "n": -row["n"]} for row in ROWS]), other, row_group_size=1500
+    )
+    other.replace(path)
+    for _ in range(2):
+        with pytest.raises(BadRecordError, match=r"rows\.parquet was changed while it was read"):
+            reader._rows(5, 1)
+
+
+def test_what_cannot_be_read_now_is_read_when_it_can(path):
+    reader = reader_of(path, [0], ["n"], 700)
+    away = path.with_name("away")
+    path.rename(away)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            reader._rows(5, 1)
+    away.rename(path)
+    assert reader._rows(5, 1).to_pylist() == [{"n": 5}]
 
 
 def test_text_that_is_none_is_noticed_by_who_needs_it(tmp_path):
     bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     table = pa.table({"n": [1], "text": bad})
     pq.write_table(table, tmp_path / "bad.parquet")
-    reader = ColumnReader(lambda: nullcontext(tmp_path / "bad.parquet"), "bad", [0], ["text"], 9)
-    with pytest.raises(BadRecordError, match="bad: a row cannot be read"):
+    reader = reader_of(tmp_path / "bad.parquet", [0], ["text"], 9)
+    with pytest.raises(BadRecordError, match=r"bad\.parquet: a row cannot be read"):
         reader._rows(0, 1)

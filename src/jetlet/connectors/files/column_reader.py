@@ -14,6 +14,7 @@ from jetlet.errors import BadRecordError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 __all__ = ["ColumnReader", "dictionaries_in"]
 
@@ -25,7 +26,8 @@ dictionary."""
 class ColumnReader:
     """Reads row groups once more, for other columns, in the order in which they are asked for.
 
-    Where somebody did ask for some, others will: then the file is better read as a whole.
+    Where somebody did ask for some, others will: then the file is better read as a whole. A file
+    that is another one by then, going by its ``metadata``, is refused.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class ColumnReader:
         row_groups: Sequence[int],
         names: Sequence[str],
         size: int,
+        metadata: pq.FileMetaData,
     ) -> None:
         self.was_asked = False
         self._opened = opened
@@ -42,6 +45,7 @@ class ColumnReader:
         self._row_groups = row_groups
         self._names = names
         self._size = size
+        self._metadata = metadata
         self._lock = Lock()
         self._batches = self._read()
         self._batch: pa.RecordBatch | None = None
@@ -54,29 +58,38 @@ class ColumnReader:
         return Table(columns, Record(tuple(names)), fetch=fetch)
 
     def _rows(self, start: int, count: int) -> pa.RecordBatch:
-        import pyarrow as pa
-
         with self._lock:
             self.was_asked = True
             if start < self._start:
-                self._batches, self._batch, self._start = self._read(), None, 0
-            parts = []
-            while count:
-                if self._batch is None:
-                    self._batch = next(self._batches, None)
-                    if self._batch is None:
-                        raise BadRecordError(f"{self._origin} has fewer rows than it had before")
-                part = self._batch.slice(start - self._start, count)
-                parts.append(part)
-                start += len(part)
-                count -= len(part)
-                if count:
-                    self._start += len(self._batch)
-                    self._batch = None
-            found = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+                self._begin_anew()
+            try:
+                found = self._next_rows(start, count)
+            except BaseException:
+                self._begin_anew()
+                raise
         if not is_readable(found):
             raise BadRecordError(f"{self._origin}: a row cannot be read: it has text that is none")
         return found
+
+    def _begin_anew(self) -> None:
+        self._batches, self._batch, self._start = self._read(), None, 0
+
+    def _next_rows(self, start: int, count: int) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        parts = []
+        while count:
+            if self._batch is None:
+                self._batch = next(self._batches, None)
+                assert self._batch is not None, "rows were asked for that the file does not have"
+            part = self._batch.slice(start - self._start, count)
+            parts.append(part)
+            start += len(part)
+            count -= len(part)
+            if count:
+                self._start += len(self._batch)
+                self._batch = None
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
@@ -84,6 +97,8 @@ class ColumnReader:
         with ExitStack() as stack:
             file = stack.enter_context(self._opened())
             parquet = stack.enter_context(pq.ParquetFile(file))
+            if not parquet.metadata.equals(self._metadata):
+                raise BadRecordError(f"{self._origin} was changed while it was read")
             yield from parquet.iter_batches(
                 batch_size=self._size,
                 row_groups=self._row_groups,

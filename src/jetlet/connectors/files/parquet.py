@@ -201,17 +201,20 @@ class ParquetSource(FileSource[dict[str, Any]]):
         self, split: RowGroups, names: Sequence[str], asked: Sequence[str]
     ) -> Iterator[Any]:
         """Tables of fields with these names, of which only those asked for are read at first."""
-        reader = partial(
-            ColumnReader,
-            partial(self._open, split.location),
-            without_credentials(split.location),
-            range(split.start, split.end),
-            [name for name in names if name not in asked],
-            TABLE_SIZE,
-        )
-        later, now = reader(), reader()
+        import pyarrow.parquet as pq
+
         start = 0
         with self._open(split.location) as file:
+            reader = partial(
+                ColumnReader,
+                partial(self._open, split.location),
+                without_credentials(split.location),
+                range(split.start, split.end),
+                [name for name in names if name not in asked],
+                TABLE_SIZE,
+                pq.read_metadata(file),
+            )
+            later, now = reader(), reader()
             for batch in self._batches(file, split, TABLE_SIZE, asked, in_columns=True):
                 # If anybody had to do with items, others will: then all is read at once.
                 is_whole = later.was_asked or not is_readable(batch)
