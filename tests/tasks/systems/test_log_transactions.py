@@ -144,8 +144,8 @@ def test_a_task_that_fails_sends_nothing_twice(tmp_path, guarantee):
         engine.submit(application(tmp_path, guarantee)).join()
     if guarantee == "exactly-once":
         assert shown(tmp_path) == list(range(30))
-    else:
-        assert len(shown(tmp_path)) > 30
+    else:  # what of a failed attempt is there depends on when the producer has flushed
+        assert set(shown(tmp_path)) == set(range(30))
 
 
 def test_what_was_prepared_is_shown_whatever_the_guarantee_is_later(tmp_path):
